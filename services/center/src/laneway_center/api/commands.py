@@ -1,0 +1,147 @@
+"""Submitting and reading commands."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import AwareDatetime, ValidationError
+
+from laneway_center import metrics
+from laneway_center.api.bodies import (
+    BatchBody,
+    BatchItem,
+    BatchView,
+    CommandList,
+    CommandView,
+    SubmitBody,
+    Timeline,
+    command_view,
+    event_view,
+)
+from laneway_center.api.doors import Doors, Tenant, json_body
+from laneway_center.intake import Answer, Submission
+from laneway_center.store.commands import Filter, get_command, list_commands, show_events
+from laneway_shared.lifecycle import Status
+from laneway_shared.messages import is_command_id
+from laneway_shared.problems import ProblemError, responses
+
+router = APIRouter(prefix="/commands", tags=["commands"])
+
+_REFUSALS = responses(
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.CONFLICT,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)
+CommandIdPath = Annotated[str, Path(description="The command's id.", examples=["0190c3e2-7b1c-7000-8000-3f2a9d5c1e77"])]
+
+
+@router.post(
+    "",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={**_REFUSALS, 200: {"model": CommandView, "description": "Known already: as it stands."}},
+    dependencies=[Depends(json_body)],
+)
+async def submit(body: SubmitBody, doors: Doors, tenant_id: Tenant, response: Response) -> CommandView:
+    """Submit a command. 202: stored, it will be sent in its turn. The same id and body again: 200."""
+    answer = (await doors.intake.submit([body.submission(tenant_id)]))[0]
+    if isinstance(answer, ProblemError):
+        metrics.REFUSED.labels(answer.code).inc()
+        raise answer
+    view = command_view(answer.command)
+    response.headers["Location"] = f"/commands/{view.command_id}"
+    response.status_code = HTTPStatus.ACCEPTED if answer.created else HTTPStatus.OK
+    return view
+
+
+@router.post("/batch", responses=_REFUSALS, dependencies=[Depends(json_body)])
+async def submit_batch(body: BatchBody, doors: Doors, tenant_id: Tenant) -> BatchView:
+    """Submit up to 1,000 commands in one transaction; each has its own outcome."""
+    items: list[BatchItem | None] = []
+    good: list[Submission] = []
+    for given in body.commands:
+        try:
+            good.append(SubmitBody.model_validate(given).submission(tenant_id))
+            items.append(None)
+        except ValidationError as error:
+            items.append(_problem_item(_invalid(error)))
+    answers = iter(await doors.intake.submit(good)) if good else iter(())
+    results = [_outcome(next(answers)) if item is None else item for item in items]
+    statuses = [item.http_status for item in results]
+    accepted, known = statuses.count(HTTPStatus.ACCEPTED), statuses.count(HTTPStatus.OK)
+    return BatchView(accepted=accepted, known=known, refused=len(results) - accepted - known, results=results)
+
+
+def _outcome(answer: Answer) -> BatchItem:
+    if isinstance(answer, ProblemError):
+        return _problem_item(answer)
+    status = HTTPStatus.ACCEPTED if answer.created else HTTPStatus.OK
+    return BatchItem(http_status=status, command=command_view(answer.command))
+
+
+def _problem_item(error: ProblemError) -> BatchItem:
+    metrics.REFUSED.labels(error.code).inc()
+    return BatchItem(http_status=error.status, problem=error.problem.model_dump(exclude_none=True))
+
+
+def _invalid(error: ValidationError) -> ProblemError:
+    faults = error.errors(include_input=False, include_url=False, include_context=False)
+    detail = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in faults[:20])
+    return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "VALIDATION", detail)
+
+
+@router.get("/{command_id}", responses=responses(HTTPStatus.NOT_FOUND))
+async def show(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> CommandView:
+    """A command as it stands."""
+    row = None
+    if is_command_id(command_id):
+        row = await get_command(doors.engine, tenant_id, command_id.lower())
+    if row is None:
+        raise _unknown(command_id)
+    return command_view(row)
+
+
+@router.get("/{command_id}/events", responses=responses(HTTPStatus.NOT_FOUND))
+async def timeline(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> Timeline:
+    """How it came there: every change, and every piece of evidence that changed nothing."""
+    rows = await show_events(doors.engine, tenant_id, command_id.lower()) if is_command_id(command_id) else []
+    if not rows:
+        raise _unknown(command_id)
+    return Timeline(command_id=command_id.lower(), events=[event_view(row) for row in rows])
+
+
+def _unknown(command_id: str) -> ProblemError:
+    return ProblemError(HTTPStatus.NOT_FOUND, "COMMAND_UNKNOWN", f"no command {command_id[:64]} is known")
+
+
+@router.get("", responses=responses(HTTPStatus.UNPROCESSABLE_ENTITY))
+async def listing(
+    doors: Doors,
+    tenant_id: Tenant,
+    device_id: Annotated[int | None, Query(alias="deviceId", ge=1, le=2**63 - 1)] = None,
+    point_id: Annotated[int | None, Query(alias="pointId", ge=1, le=2**63 - 1)] = None,
+    status: Annotated[list[Status] | None, Query()] = None,
+    kind: Annotated[str | None, Query(alias="type", pattern="^(READ|WRITE)$")] = None,
+    since: Annotated[AwareDatetime | None, Query(alias="from", description="Accepted at or after.")] = None,
+    until: Annotated[AwareDatetime | None, Query(alias="to", description="Accepted before.")] = None,
+    cursor: Annotated[str | None, Query(pattern="^[0-9]{1,18}$", description="nextCursor of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 50,
+) -> CommandList:
+    """Commands that match, newest first."""
+    wanted = Filter(
+        tenant_id=tenant_id,
+        device_id=device_id,
+        point_id=point_id,
+        status=[str(each) for each in status or ()],
+        type=kind,
+        since=since,
+        until=until,
+        before_id=int(cursor) if cursor else None,
+        limit=limit + 1,
+    )
+    rows = await list_commands(doors.engine, wanted)
+    more = len(rows) > limit
+    views = [command_view(row) for row in rows[:limit]]
+    return CommandList(commands=views, next_cursor=str(rows[limit - 1]["id"]) if more else None)

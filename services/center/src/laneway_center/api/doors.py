@@ -1,0 +1,56 @@
+"""What every door needs: the tenant, the services behind it, the content type."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import Depends, Header, Request
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from laneway_center.intake import Intake
+from laneway_shared.problems import ProblemError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behind:
+    """What the doors lead to."""
+
+    engine: AsyncEngine
+    intake: Intake
+
+
+def behind(request: Request) -> Behind:
+    """Set by the composition root."""
+    found: Behind = request.app.state.behind
+    return found
+
+
+def tenant(
+    x_tenant_id: Annotated[int, Header(ge=1, le=2**63 - 1, description="Tenant; 1 if missing.")] = 1,
+) -> int:
+    """Whose data a request is about."""
+    return x_tenant_id
+
+
+def json_body(request: Request) -> None:
+    """Refuse bodies that don't say they are JSON."""
+    _content_type(request, "application/json")
+
+
+def document_body(request: Request) -> None:
+    """Refuse bodies that don't say they are JSON or YAML."""
+    _content_type(request, "application/json", "application/yaml", "application/x-yaml", "text/yaml")
+
+
+def _content_type(request: Request, *allowed: str) -> None:
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given not in allowed:
+        raise ProblemError(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "CONTENT_TYPE",
+            f"send {' or '.join(allowed)}, not {given[:100] or 'a body without content type'}",
+        )
+
+
+Doors = Annotated[Behind, Depends(behind)]
+Tenant = Annotated[int, Depends(tenant)]

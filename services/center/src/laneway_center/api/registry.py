@@ -1,0 +1,202 @@
+"""The registry of drivers, devices and points."""
+
+from http import HTTPStatus
+from typing import Annotated, Any
+
+import yaml
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import ValidationError
+from sqlalchemy import RowMapping
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from laneway_center.api.doors import Doors, Tenant, document_body, json_body
+from laneway_center.api.registry_bodies import (
+    DeviceBody,
+    DeviceEntry,
+    DriverBody,
+    DriverEntry,
+    DriverView,
+    ImportView,
+    InstanceView,
+    Name,
+    PointBody,
+    PointEntry,
+    RegistryDocument,
+    device_entry,
+    device_row,
+    driver_row,
+    point_entry,
+    point_row,
+)
+from laneway_center.store import tables
+from laneway_center.store.instances import instances_of
+from laneway_center.store.registry import put_registry, read_registry
+from laneway_shared.problems import ProblemError, responses
+
+router = APIRouter(prefix="/registry", tags=["registry"])
+
+_REFUSALS = responses(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+_UNKNOWN = responses(HTTPStatus.NOT_FOUND)
+DriverName = Annotated[Name, Path(examples=["mqtt"])]
+IdPath = Annotated[int, Path(ge=1, le=2**63 - 1)]
+
+
+async def _put(engine: AsyncEngine, **rows: Any) -> None:
+    try:
+        await put_registry(engine, **rows)
+    except IntegrityError as error:
+        fault = str(getattr(error.orig, "__cause__", None) or error.orig).partition("\n")
+        detail = str(getattr(getattr(error.orig, "__cause__", None), "detail", "") or fault[0])
+        raise ProblemError(HTTPStatus.CONFLICT, "REGISTRY_CONFLICT", f"nothing was stored: {detail}") from None
+
+
+@router.put("/drivers/{name}", responses=_REFUSALS, dependencies=[Depends(json_body)])
+async def put_driver(name: DriverName, body: DriverBody, doors: Doors) -> DriverEntry:
+    """Register a driver service, or change it."""
+    await _put(doors.engine, drivers=[driver_row(name, body)])
+    return DriverEntry(name=name, **body.model_dump())
+
+
+@router.get("/drivers", responses=_UNKNOWN)
+async def list_drivers(doors: Doors) -> list[DriverView]:
+    """All driver services, with their instances as they last said."""
+    rows = await read_registry(doors.engine, tables.driver)
+    instances = await instances_of(doors.engine)
+    return [_driver_view(row, instances) for row in rows]
+
+
+@router.get("/drivers/{name}", responses=_UNKNOWN)
+async def show_driver(name: DriverName, doors: Doors) -> DriverView:
+    """One driver service."""
+    rows = await read_registry(doors.engine, tables.driver, name=name)
+    if not rows:
+        raise ProblemError(HTTPStatus.NOT_FOUND, "DRIVER_UNKNOWN", f"driver {name} is not in the registry")
+    return _driver_view(rows[0], await instances_of(doors.engine, name))
+
+
+def _driver_view(row: RowMapping, instances: list[RowMapping]) -> DriverView:
+    mine = [InstanceView(**{f: i[f] for f in InstanceView.model_fields}) for i in instances]
+    mine = [each for each in mine if each.service == row["name"]]
+    online = any(each.kind == "driver" and each.state == "online" for each in mine)
+    return DriverView(name=row["name"], title=row["title"], enabled=row["enabled"], online=online, instances=mine)
+
+
+@router.put("/devices/{device_id}", responses=_REFUSALS, dependencies=[Depends(json_body)])
+async def put_device(device_id: IdPath, body: DeviceBody, doors: Doors, tenant_id: Tenant) -> DeviceEntry:
+    """Register a device, or change it. Its points stay as they are."""
+    await _put(doors.engine, devices=[device_row(tenant_id, device_id, body)])
+    return await show_device(device_id, doors, tenant_id)
+
+
+@router.get("/devices", responses=_UNKNOWN)
+async def list_devices(
+    doors: Doors, tenant_id: Tenant, driver: Annotated[Name | None, Query()] = None
+) -> list[DeviceEntry]:
+    """All devices of the tenant (of one driver), with their points."""
+    exact = {} if driver is None else {"driver": driver}
+    devices = await read_registry(doors.engine, tables.device, tenant_id=tenant_id, **exact)
+    points: dict[int, list[PointEntry]] = {}
+    for row in await read_registry(doors.engine, tables.point, tenant_id=tenant_id):
+        points.setdefault(row["device_id"], []).append(point_entry(row))
+    return [device_entry(row, points.get(row["device_id"], [])) for row in devices]
+
+
+@router.get("/devices/{device_id}", responses=_UNKNOWN)
+async def show_device(device_id: IdPath, doors: Doors, tenant_id: Tenant) -> DeviceEntry:
+    """One device with its points."""
+    rows = await read_registry(doors.engine, tables.device, tenant_id=tenant_id, device_id=device_id)
+    if not rows:
+        raise ProblemError(HTTPStatus.NOT_FOUND, "DEVICE_UNKNOWN", f"device {device_id} is not in the registry")
+    points = await read_registry(doors.engine, tables.point, tenant_id=tenant_id, device_id=device_id)
+    return device_entry(rows[0], [point_entry(row) for row in points])
+
+
+@router.put("/devices/{device_id}/points/{point_id}", responses=_REFUSALS, dependencies=[Depends(json_body)])
+async def put_point(
+    device_id: IdPath, point_id: IdPath, body: PointBody, doors: Doors, tenant_id: Tenant
+) -> PointEntry:
+    """Register a point of a device, or change it."""
+    await _put(doors.engine, points=[point_row(tenant_id, device_id, point_id, body)])
+    return await show_point(device_id, point_id, doors, tenant_id)
+
+
+@router.get("/devices/{device_id}/points/{point_id}", responses=_UNKNOWN)
+async def show_point(device_id: IdPath, point_id: IdPath, doors: Doors, tenant_id: Tenant) -> PointEntry:
+    """One point."""
+    rows = await read_registry(doors.engine, tables.point, tenant_id=tenant_id, device_id=device_id, point_id=point_id)
+    if not rows:
+        raise ProblemError(HTTPStatus.NOT_FOUND, "POINT_UNKNOWN", f"device {device_id} has no point {point_id}")
+    return point_entry(rows[0])
+
+
+_DOCUMENT = {"schema": RegistryDocument.model_json_schema(by_alias=True)}
+
+
+@router.post(
+    "/import",
+    responses=_REFUSALS,
+    dependencies=[Depends(document_body)],
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"application/yaml": _DOCUMENT, "application/json": _DOCUMENT}}
+    },
+)
+async def import_registry(request: Request, doors: Doors, tenant_id: Tenant) -> ImportView:
+    """Store a whole document, YAML or JSON: all of it or nothing. What it doesn't name stays as it is."""
+    document = _document(await request.body())
+    points = [
+        point_row(tenant_id, device.device_id, point.point_id, point)
+        for device in document.devices
+        for point in device.points
+    ]
+    await _put(
+        doors.engine,
+        drivers=[driver_row(driver.name, driver) for driver in document.drivers],
+        devices=[device_row(tenant_id, device.device_id, device) for device in document.devices],
+        points=points,
+    )
+    return ImportView(drivers=len(document.drivers), devices=len(document.devices), points=len(points))
+
+
+def _document(body: bytes) -> RegistryDocument:
+    try:
+        parsed = yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe loaders
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ProblemError(
+            HTTPStatus.BAD_REQUEST, "MALFORMED_DOCUMENT", f"the body is neither YAML nor JSON: {error}"[:500]
+        ) from None
+    try:
+        document = RegistryDocument.model_validate(parsed)
+    except ValidationError as error:
+        faults = error.errors(include_input=False, include_url=False, include_context=False)
+        detail = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'document'}: {f['msg']}" for f in faults[:20])
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "VALIDATION", detail) from None
+    _refuse_twins("driver", [driver.name for driver in document.drivers])
+    _refuse_twins("device", [device.device_id for device in document.devices])
+    for device in document.devices:
+        _refuse_twins(f"device {device.device_id}: point", [point.point_id for point in device.points])
+    return document
+
+
+def _refuse_twins(what: str, keys: list[Any]) -> None:
+    twins = sorted({key for key in keys if keys.count(key) > 1}) if len(set(keys)) < len(keys) else []
+    if twins:
+        named = ", ".join(map(str, twins[:10]))
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "VALIDATION", f"{what} stands more than once: {named}")
+
+
+@router.get("/export", responses={200: {"content": {"application/yaml": {}, "application/json": _DOCUMENT}}})
+async def export_registry(
+    doors: Doors, tenant_id: Tenant, form: Annotated[str, Query(alias="format", pattern="^(yaml|json)$")] = "yaml"
+) -> Response:
+    """The tenant's devices and all drivers as one document that import takes back."""
+    drivers = await read_registry(doors.engine, tables.driver)
+    document = RegistryDocument(
+        drivers=[DriverEntry(name=row["name"], title=row["title"], enabled=row["enabled"]) for row in drivers],
+        devices=await list_devices(doors, tenant_id),
+    )
+    if form == "json":
+        return Response(document.model_dump_json(by_alias=True, exclude_none=True), media_type="application/json")
+    plain = document.model_dump(by_alias=True, exclude_none=True, mode="json")
+    text = yaml.dump(plain, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True)
+    return Response(text, media_type="application/yaml")

@@ -1,0 +1,1 @@
+"""Claims the heads of free lanes and publishes them."""

@@ -1,0 +1,224 @@
+"""Sends the heads of free lanes: claim in a batch, publish with confirms, mark what was confirmed."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import structlog
+from sqlalchemy import RowMapping
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from laneway_center import metrics
+from laneway_center.intake import constraints_of
+from laneway_center.settings import CenterSettings
+from laneway_center.store.claims import ClaimTerms, LiveServices, claim, confirm_sent, live_services
+from laneway_center.store.database import DatabaseAwayError
+from laneway_center.wakeups import Wakeups
+from laneway_shared.broker import Outcome, Outgoing, Publisher
+from laneway_shared.lifecycle import ResultKind
+from laneway_shared.messages import CommandMessage, CommandType, Payload, ResultMessage, Target, encode
+from laneway_shared.topology import Topology
+
+log = structlog.get_logger(__name__)
+
+LIVE_FOR_S = 0.25  # how long a look at the live services counts
+BATCHES_AT_ONCE = 4  # claimed batches waiting for confirms
+LEAST_WINDOW_S = 0.05  # with less of its start window left an attempt isn't published any more
+AWAY_PAUSE_S = 0.5
+
+
+class Dispatcher:
+    """One dispatcher; any number may run, row locks divide the work."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        publisher: Publisher,
+        topology: Topology,
+        settings: CenterSettings,
+        wakeups: Wakeups,
+    ) -> None:
+        self._engine = engine
+        self._publisher = publisher
+        self._topology = topology
+        self._settings = settings
+        self._wakeups = wakeups
+        self._slots = asyncio.Semaphore(BATCHES_AT_ONCE)
+        self._live = LiveServices(capacity={}, profiles=())
+        self._live_until = 0.0
+        self._stopping = False
+        self._terms = ClaimTerms(
+            by=settings.instance,
+            window_ms=round(settings.start_window_s * 1000),
+            grace_ms=round(settings.grace_s * 1000),
+            most=settings.claim_batch,
+        )
+
+    def stop(self) -> None:
+        """Claim no more; `run` ends when what is claimed has been published and marked."""
+        self._stopping = True
+        self._wakeups.lanes_ready()
+
+    async def run(self) -> None:
+        """Dispatch until stopped."""
+        async with asyncio.TaskGroup() as sending:
+            while not self._stopping:
+                try:
+                    more = await self._round(sending)
+                except DatabaseAwayError as error:
+                    log.warning("dispatch.database_away", error=error.message)
+                    await asyncio.sleep(AWAY_PAUSE_S)
+                    continue
+                if not more:
+                    await self._wakeups.wait(self._settings.dispatch_poll_s)
+
+    async def _round(self, sending: asyncio.TaskGroup) -> bool:
+        """Claim once per live driver service; True when there may be more right now."""
+        if not self._publisher.connected or await self._publisher.blocked():
+            return False
+        live = await self._live_services()
+        more = False
+        for driver, capacity in live.capacity.items():
+            await self._slots.acquire()
+            room = round(capacity * (1 + self._settings.capacity_lead))
+            taken = time.monotonic()
+            try:
+                claimed = await claim(self._engine, driver, room=room, profiles=live.profiles, terms=self._terms)
+            except BaseException:
+                self._slots.release()
+                raise
+            if not claimed:
+                self._slots.release()
+                continue
+            self._note_claimed(driver, claimed)
+            sending.create_task(self._send(driver, claimed, taken), name=f"send to {driver}")
+            more = more or len(claimed) >= self._settings.claim_batch
+        return more
+
+    async def _live_services(self) -> LiveServices:
+        if time.monotonic() >= self._live_until:
+            self._live = await live_services(self._engine)
+            self._live_until = time.monotonic() + LIVE_FOR_S
+        return self._live
+
+    @staticmethod
+    def _note_claimed(driver: str, claimed: Sequence[RowMapping]) -> None:
+        metrics.CLAIMED.labels(driver).inc(len(claimed))
+        for row in claimed:
+            metrics.DISPATCH_LATENCY.observe((row["published_at"] - row["create_time"]).total_seconds())
+            log.info("claim", commandId=row["command_id"], attempt=row["attempt"], tenantId=row["tenant_id"],
+                     laneKey=row["lane_key"], laneToken=row["lane_token"])  # fmt: skip
+
+    async def _send(self, driver: str, claimed: Sequence[RowMapping], taken: float) -> None:
+        try:
+            await self._publish(driver, claimed, taken)
+        finally:
+            self._slots.release()
+
+    async def _publish(self, driver: str, claimed: Sequence[RowMapping], taken: float) -> None:
+        # An attempt is published at most once, and only while its start window lasts: whatever stopped this
+        # process since the claim must not send an old command on its way.
+        waited = time.monotonic() - taken
+        live: list[RowMapping] = []
+        messages: list[Outgoing] = []
+        for row in claimed:
+            left = (row["start_by"] - row["published_at"]).total_seconds() - waited
+            if left > LEAST_WINDOW_S:
+                live.append(row)
+                messages.append(self._message(driver, row, left))
+        outcomes = await self._publisher.publish(messages, timeout_s=self._settings.confirm_timeout_s)
+        confirmed = [
+            (row["id"], row["attempt"]) for row, o in zip(live, outcomes, strict=True) if o is Outcome.CONFIRMED
+        ]
+        for outcome in outcomes:
+            metrics.PUBLISHED.labels(outcome.value).inc()
+        if confirmed:
+            await self._mark_sent(confirmed)
+        unsent = [
+            (row, outcome)
+            for row, outcome in zip(live, outcomes, strict=True)
+            if outcome in (Outcome.NOT_SENT, Outcome.UNROUTABLE)
+        ]
+        if unsent:
+            await self._report_unsent(driver, unsent)
+
+    async def _mark_sent(self, confirmed: Sequence[tuple[int, int]]) -> None:
+        try:
+            await confirm_sent(self._engine, confirmed)
+        except DatabaseAwayError as error:
+            # the mark is for people: results and the bound move a DISPATCHING command on just as well
+            log.warning("dispatch.sent_unmarked", count=len(confirmed), error=error.message)
+
+    async def _report_unsent(self, driver: str, unsent: Sequence[tuple[RowMapping, Outcome]]) -> None:
+        """What certainly never reached a queue may go again at once; the way back is the same as for all evidence."""
+        no_queue = f"no queue takes commands for driver {driver}; start a driver"
+        why = {
+            # our own trouble costs the command no attempt
+            Outcome.NOT_SENT: (ResultKind.RELEASED, "BROKER_AWAY", "RabbitMQ was away"),
+            Outcome.UNROUTABLE: (ResultKind.NOT_SENT, "NO_QUEUE", no_queue),
+        }
+        results = [
+            ResultMessage(
+                status=why[outcome][0],
+                tenant_id=row["tenant_id"],
+                command_id=row["command_id"],
+                attempt=row["attempt"],
+                error_code=why[outcome][1],
+                error_message=why[outcome][2],
+                instance=self._settings.instance,
+                finished_at=datetime.now(UTC),
+            )
+            for row, outcome in unsent
+        ]
+        outgoing = Outgoing(
+            exchange=self._topology.result_exchange,
+            routing_key=self._topology.result_key("center"),
+            body=encode(results),
+        )
+        # if this fails too, the bound of the attempt decides
+        outcomes = await self._publisher.publish([outgoing], timeout_s=self._settings.confirm_timeout_s)
+        log.warning("dispatch.unsent", driver=driver, count=len(unsent), reported=outcomes[0].value)
+
+    def _message(self, driver: str, row: RowMapping, left_s: float) -> Outgoing:
+        return Outgoing(
+            exchange=self._topology.command_exchange,
+            routing_key=self._topology.command_key(driver),
+            body=encode(command_message(row)),
+            correlation_id=row["command_id"],
+            ttl_ms=max(int(left_s * 1000), 1),
+        )
+
+
+def command_message(row: RowMapping) -> CommandMessage:
+    """The message of a claimed attempt."""
+    return CommandMessage(
+        command_id=row["command_id"],
+        attempt=row["attempt"],
+        tenant_id=row["tenant_id"],
+        type=CommandType(row["type"]),
+        payload=Payload(
+            kind=str(row["type"]).capitalize(),
+            device_id=row["device_id"],
+            point_id=row["point_id"],
+            value=row["request_value"],
+        ),
+        target=Target(
+            device_sn=row["device_sn"],
+            point=row["point"],
+            profile=row["profile"],
+            address=row["address"],
+            constraints=constraints_of(row),
+        ),
+        retry_safety=row["retry_safety"],
+        gate=row["gate"],
+        lane_key=row["lane_key"],
+        lane_token=row["lane_token"],
+        source=row["source"],
+        source_user_id=row["source_user_id"],
+        occurred_at=row["occurred_at"],
+        expire_at=row["expire_at"],
+        published_at=row["published_at"],
+        start_by=row["start_by"],
+        call_timeout=row["call_timeout_ms"] / 1000,
+    )

@@ -1,0 +1,277 @@
+"""Accepting commands: idempotency, checks, storing. Requests that arrive together are stored together."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from http import HTTPStatus
+
+import structlog
+import uuid_utils
+from sqlalchemy import RowMapping
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from laneway_center import metrics
+from laneway_center.settings import CenterSettings
+from laneway_center.store.commands import show_commands
+from laneway_center.store.database import transact
+from laneway_center.store.enqueue import Key, NewCommand, enqueue, known_bodies, scopes
+from laneway_center.wakeups import Wakeups
+from laneway_shared.constraints import violation
+from laneway_shared.messages import Constraints
+from laneway_shared.problems import ProblemError
+
+log = structlog.get_logger(__name__)
+
+GROUP_MOST = 1000  # commands stored in one transaction
+DEFAULT_PRIORITY = 1  # 0 is for what must go first, revocations above all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """A command as asked for, its form checked. `body_hash` covers everything but the id."""
+
+    tenant_id: int
+    command_id: str
+    body_hash: str
+    device_id: int
+    point_id: int
+    type: str
+    value: str | None = None
+    expire_in_s: float | None = None
+    expire_at: datetime | None = None
+    priority: int | None = None
+    intent_key: str | None = None
+    gate: str | None = None
+    retry_safety: str | None = None
+    max_attempts: int | None = None
+    source: str = "HTTP"
+    source_user_id: int | None = None
+    occurred_at: datetime | None = None
+
+    @property
+    def key(self) -> Key:
+        """Who it is."""
+        return self.tenant_id, self.command_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """The command as it stands; `created` is False when it had been submitted before."""
+
+    command: RowMapping
+    created: bool
+
+
+Answer = Accepted | ProblemError
+
+
+def new_command_id() -> str:
+    """An id for a command whose caller gave none: UUIDv7, so that ids sort by time."""
+    return str(uuid_utils.uuid7())
+
+
+class Intake:
+    """Groups what is waiting into one transaction at a time per worker; never waits for more to come."""
+
+    def __init__(self, engine: AsyncEngine, settings: CenterSettings, wakeups: Wakeups) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._wakeups = wakeups
+        self._waiting: asyncio.Queue[tuple[Sequence[Submission], asyncio.Future[list[Answer]]]] = asyncio.Queue(2000)
+
+    async def submit(self, submissions: Sequence[Submission]) -> list[Answer]:
+        """Store what passes the checks; one answer per submission, in order.
+
+        Raises:
+            DatabaseAwayError: PostgreSQL can't be reached; nothing was stored.
+        """
+        answers: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        await self._waiting.put((submissions, answers))
+        return await answers
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        while True:
+            group = [await self._waiting.get()]
+            count = len(group[0][0])
+            while count < GROUP_MOST and not self._waiting.empty():
+                group.append(self._waiting.get_nowait())
+                count += len(group[-1][0])
+            await self._serve(group)
+
+    async def _serve(self, group: list[tuple[Sequence[Submission], asyncio.Future[list[Answer]]]]) -> None:
+        everything = [submission for submissions, _ in group for submission in submissions]
+        try:
+            answers = await self.store(everything)
+        except Exception as error:  # noqa: BLE001 - whoever waits gets it; the worker goes on
+            if len(group) > 1:
+                for one in group:  # one request's trouble must not fail the others
+                    await self._serve([one])
+                return
+            if not group[0][1].done():
+                group[0][1].set_exception(error)
+            return
+        at = 0
+        for submissions, future in group:
+            if not future.done():
+                future.set_result(answers[at : at + len(submissions)])
+            at += len(submissions)
+
+    async def store(self, submissions: Sequence[Submission]) -> list[Answer]:
+        """One transaction for all."""
+
+        async def work() -> list[Answer]:
+            async with self._engine.begin() as connection:
+                return await self._store(connection, submissions)
+
+        answers = await transact(work)
+        created = [a.command for a in answers if isinstance(a, Accepted) and a.created]
+        if created:
+            metrics.ACCEPTED.inc(len(created))
+            self._wakeups.lanes_ready()
+            for row in created:
+                log.info("enqueue", commandId=str(row["command_id"]), tenantId=row["tenant_id"],
+                         laneKey=row["lane_key"], intentKey=row["intent_key"], attempt=0)  # fmt: skip
+        return answers
+
+    async def _store(self, connection: AsyncConnection, submissions: Sequence[Submission]) -> list[Answer]:
+        known = await known_bodies(connection, [s.key for s in submissions])
+        first: dict[Key, Submission] = {}
+        for submission in submissions:
+            if submission.key not in known:
+                first.setdefault(submission.key, submission)
+        fresh = list(first.values())
+        rows = await scopes(connection, [(s.tenant_id, s.device_id, s.point_id) for s in fresh]) if fresh else []
+        refusals: dict[Key, ProblemError] = {}
+        passed: list[NewCommand] = []
+        for submission, scope in zip(fresh, rows, strict=True):
+            try:
+                passed.append(check(submission, scope, self._settings))
+            except ProblemError as problem:
+                refusals[submission.key] = problem
+        inserted = await enqueue(connection, passed)
+        raced = [command for command in passed if (command.tenant_id, command.command_id) not in inserted]
+        bodies = known | {(c.tenant_id, c.command_id): c.body_hash for c in passed}
+        if raced:  # somebody else stored them in the meantime: theirs counts
+            bodies |= await known_bodies(connection, [(c.tenant_id, c.command_id) for c in raced])
+        shown = await show_commands(connection, list(bodies))
+        answers: list[Answer] = []
+        for submission in submissions:
+            key = submission.key
+            if key in bodies and bodies[key] != submission.body_hash:
+                answers.append(_reused(submission))
+            elif key in shown:
+                answers.append(Accepted(command=shown[key], created=key in inserted and first[key] is submission))
+            elif first[key].body_hash != submission.body_hash:
+                answers.append(_reused(submission))
+            else:
+                answers.append(refusals[key])
+        return answers
+
+
+def _reused(submission: Submission) -> ProblemError:
+    return ProblemError(
+        HTTPStatus.CONFLICT,
+        "COMMAND_ID_REUSED",
+        f"commandId {submission.command_id} was used for another command; take a new id for a new command",
+    )
+
+
+# ------------------------------------------------------------------------------------------- checks
+def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -> NewCommand:
+    """The command to store.
+
+    Raises:
+        ProblemError: the reason why it is refused.
+    """
+    _check_registry(submission, scope)
+    expire_at = _deadline(submission, scope["now"], settings)
+    if submission.type == "WRITE":
+        _check_value(submission.value, scope)
+    elif submission.value is not None:
+        raise _unfit("VALUE_UNEXPECTED", "a READ takes no value")
+    if not scope["driver_online"]:
+        raise ProblemError(
+            HTTPStatus.CONFLICT,
+            "DRIVER_OFFLINE",
+            f"driver {scope['driver']} has no live instance; nothing was stored, try again when it is back",
+        )
+    unsafe = (submission.retry_safety or scope["retry_safety"]) == "unsafe"
+    if submission.type == "READ" and submission.retry_safety is None:
+        unsafe = False  # reading twice does no harm, whatever writing does
+    gate = submission.gate or scope["gate"] or "ack"
+    return NewCommand(
+        command_id=submission.command_id,
+        tenant_id=submission.tenant_id,
+        type=submission.type,
+        device_id=submission.device_id,
+        point_id=submission.point_id,
+        lane_key=scope["lane_key"],
+        driver=scope["driver"],
+        profile=scope["profile"],
+        review_policy=scope["review_policy"],
+        priority=DEFAULT_PRIORITY if submission.priority is None else submission.priority,
+        request_value=submission.value,
+        source=submission.source,
+        source_user_id=submission.source_user_id,
+        intent_key=submission.intent_key,
+        body_hash=submission.body_hash,
+        retry_safety="unsafe" if unsafe else "safe",
+        gate=gate,
+        retry=scope["retry"],
+        ack_expected=scope["ack"] != "none",
+        ack_timeout_ms=scope["ack_timeout_ms"] or round(settings.ack_timeout_s * 1000),
+        call_timeout_ms=scope["call_timeout_ms"] or round(settings.call_timeout_s * 1000),
+        max_attempts=submission.max_attempts or scope["max_attempts"] or settings.max_attempts,
+        occurred_at=submission.occurred_at or scope["now"],
+        expire_at=expire_at,
+    )
+
+
+def _check_registry(submission: Submission, scope: RowMapping) -> None:
+    device, point = submission.device_id, submission.point_id
+    if not scope["device_known"]:
+        raise ProblemError(HTTPStatus.NOT_FOUND, "DEVICE_UNKNOWN", f"device {device} is not in the registry")
+    if not scope["point_known"]:
+        raise ProblemError(HTTPStatus.NOT_FOUND, "POINT_UNKNOWN", f"device {device} has no point {point}")
+    if not scope["device_enabled"]:
+        raise ProblemError(HTTPStatus.CONFLICT, "DEVICE_DISABLED", f"device {device} is disabled in the registry")
+    if not scope["point_enabled"]:
+        raise ProblemError(HTTPStatus.CONFLICT, "POINT_DISABLED", f"point {point} is disabled in the registry")
+    if not scope["driver_enabled"]:
+        raise ProblemError(HTTPStatus.CONFLICT, "DRIVER_DISABLED", f"driver {scope['driver']} is disabled")
+    if submission.type == "WRITE" and "W" not in scope["access"]:
+        raise _unfit("POINT_READ_ONLY", f"point {point} can't be written")
+    if submission.type == "READ" and "R" not in scope["access"]:
+        raise _unfit("POINT_WRITE_ONLY", f"point {point} can't be read")
+
+
+def _check_value(value: str | None, scope: RowMapping) -> None:
+    if value is None:
+        raise _unfit("VALUE_MISSING", "a WRITE needs a value")
+    fault = violation(value, constraints_of(scope))
+    if fault is not None:
+        raise _unfit("VALUE_REFUSED", fault)
+
+
+def constraints_of(row: RowMapping) -> Constraints:
+    """The constraints of a point, from a row with its columns."""
+    return Constraints(value_type=row["value_type"], min=row["min"], max=row["max"], step=row["step"], enum=row["enum"])
+
+
+def _deadline(submission: Submission, now: datetime, settings: CenterSettings) -> datetime:
+    if submission.expire_at is not None:
+        expire_at = submission.expire_at
+    else:
+        seconds = settings.default_deadline_s if submission.expire_in_s is None else submission.expire_in_s
+        expire_at = now + timedelta(seconds=min(seconds, settings.longest_deadline_s + 1))
+    if expire_at <= now:
+        raise _unfit("DEADLINE_PAST", f"the deadline {expire_at.isoformat()} has passed")
+    if expire_at > now + timedelta(seconds=settings.longest_deadline_s):
+        raise _unfit("DEADLINE_TOO_FAR", f"a deadline may be at most {settings.longest_deadline_s:g} s ahead")
+    return expire_at
+
+
+def _unfit(code: str, detail: str) -> ProblemError:
+    return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, code, detail)

@@ -1,0 +1,1 @@
+"""Applies results, dead letters and heartbeats."""

@@ -1,0 +1,1 @@
+"""Deadlines, absence checks and driver liveness."""

@@ -1,0 +1,118 @@
+"""Deadlines and absence: what nobody answered in time.
+
+Ends nothing that was ever dispatched by itself: it asks, with DUE through the result queue, so that no command
+is timed out while its answer waits there. Only what never left is ended here.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from laneway_center import metrics
+from laneway_center.record.results import note_changes
+from laneway_center.settings import CenterSettings
+from laneway_center.store.database import DatabaseAwayError
+from laneway_center.store.due import expired_unsent, take_due
+from laneway_center.store.evidence import Item, JudgeTerms, apply
+from laneway_center.store.instances import sweep_silent
+from laneway_center.wakeups import Wakeups
+from laneway_shared.broker import Outcome, Outgoing, Publisher
+from laneway_shared.lifecycle import Evidence, ResultKind
+from laneway_shared.messages import ResultMessage, encode
+from laneway_shared.topology import Topology
+
+log = structlog.get_logger(__name__)
+
+BATCH = 500
+ASK_AGAIN_MS = 5_000
+SWEEP_EVERY_S = 1.0
+
+
+class Scheduler:
+    """One scheduler; any number may run."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        publisher: Publisher,
+        topology: Topology,
+        settings: CenterSettings,
+        terms: JudgeTerms,
+        wakeups: Wakeups,
+    ) -> None:
+        self._engine, self._publisher, self._topology = engine, publisher, topology
+        self._settings, self._terms, self._wakeups = settings, terms, wakeups
+
+    async def run(self) -> None:
+        """Schedule until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._repeat(self._ask_due, self._settings.schedule_poll_s), name="ask due")
+            tasks.create_task(self._repeat(self._expire_unsent, self._settings.schedule_poll_s), name="expire unsent")
+            tasks.create_task(self._repeat(self._sweep, SWEEP_EVERY_S), name="sweep instances")
+
+    async def _repeat(self, work: Callable[[], Awaitable[bool]], pause_s: float) -> None:
+        while True:
+            try:
+                more = await work()
+            except DatabaseAwayError as error:
+                log.warning("schedule.database_away", error=error.message)
+                more = False
+            if not more:
+                await asyncio.sleep(pause_s)
+
+    async def _ask_due(self) -> bool:
+        if not self._publisher.connected:
+            return False
+        due = await take_due(self._engine, most=BATCH, again_ms=ASK_AGAIN_MS)
+        if not due:
+            return False
+        questions = [
+            ResultMessage(
+                status=ResultKind.DUE,
+                tenant_id=each.tenant_id,
+                command_id=each.command_id,
+                attempt=each.attempt,
+                finished_at=each.seen_at,
+                instance=self._settings.instance,
+            )
+            for each in due
+        ]
+        outgoing = Outgoing(
+            exchange=self._topology.result_exchange,
+            routing_key=self._topology.result_key("center"),
+            body=encode(questions),
+        )
+        outcomes = await self._publisher.publish([outgoing])
+        if outcomes[0] is not Outcome.CONFIRMED:  # asked again in a while
+            log.warning("schedule.unasked", count=len(due), outcome=outcomes[0].value)
+            return False
+        metrics.ASKED.inc(len(due))
+        return len(due) == BATCH
+
+    async def _expire_unsent(self) -> bool:
+        due = await expired_unsent(self._engine, most=BATCH)
+        if not due:
+            return False
+        items = [
+            Item(
+                tenant_id=each.tenant_id,
+                command_id=each.command_id,
+                evidence=Evidence(kind=ResultKind.DUE, attempt=0, at=each.seen_at),
+            )
+            for each in due
+        ]
+        applied = await apply(self._engine, items, self._terms)
+        note_changes(applied.changes)
+        if applied.lanes_ready:
+            self._wakeups.lanes_ready()
+        return len(due) == BATCH
+
+    async def _sweep(self) -> bool:
+        silence = timedelta(seconds=self._settings.offline_after_s)
+        for service, instance in await sweep_silent(self._engine, silence):
+            metrics.INSTANCES_LOST.inc()
+            log.warning("instance.offline", service=service, instance=instance, silentFor=silence.total_seconds())
+        return False

@@ -1,0 +1,60 @@
+"""Everything about a center process that can be set."""
+
+from datetime import timedelta
+
+from pydantic import Field, field_validator
+
+from laneway_shared.lifecycle import RetryPolicy
+from laneway_shared.settings import ServiceSettings
+
+ROLES = ("api", "dispatch", "record", "schedule")
+
+
+class CenterSettings(ServiceSettings):
+    """Settings of the center, from `LANEWAY_…` variables."""
+
+    database_url: str = Field(
+        "postgresql://laneway:laneway@localhost:5432/laneway", description="PostgreSQL 15 or newer, as a URL."
+    )
+    database_connections: int = Field(10, ge=4, le=200, description="Connections to PostgreSQL, at most.")
+    http_host: str = Field("127.0.0.1", description="Address the HTTP server binds.")
+    http_port: int = Field(8080, ge=0, le=65535, description="Port of the HTTP server.")
+    roles: str = Field("api,dispatch,record,schedule", description="Roles of this process, separated by commas.")
+    default_deadline_s: float = Field(10.0, gt=0, description="Seconds until a command expires if it doesn't say.")
+    longest_deadline_s: float = Field(86_400.0, gt=0, description="Seconds: the longest deadline accepted.")
+    start_window_s: float = Field(10.0, gt=0, le=30, description="Seconds after a claim within which a call starts.")
+    grace_s: float = Field(5.0, gt=0, description="Seconds after the last possible effect until absence is judged.")
+    call_timeout_s: float = Field(5.0, gt=0, description="Seconds a device call takes at most, unless the point says.")
+    ack_timeout_s: float = Field(10.0, gt=0, description="Seconds until an answer is overdue, unless the point says.")
+    max_attempts: int = Field(3, ge=1, le=100, description="Attempts that count, unless the point or command says.")
+    retry_base_s: float = Field(2.0, gt=0, description="Seconds before the first retry; doubles each time.")
+    retry_cap_s: float = Field(1800.0, gt=0, description="Seconds: the longest pause between retries.")
+    offline_after_s: float = Field(15.0, gt=0, description="Seconds of silence after which an instance is offline.")
+    claim_batch: int = Field(128, ge=1, le=1000, description="Lanes claimed in one statement, at most.")
+    record_batch: int = Field(500, ge=1, le=5000, description="Result messages applied in one transaction, at most.")
+    dispatch_poll_s: float = Field(0.25, gt=0, description="Seconds between looks for ready lanes when nobody wakes.")
+    schedule_poll_s: float = Field(0.25, gt=0, description="Seconds between looks for commands that are due.")
+    capacity_lead: float = Field(
+        1.0, ge=0, description="How much more than its announced capacity a driver service is sent, as a share of it."
+    )
+    confirm_timeout_s: float = Field(5.0, gt=0, description="Seconds to wait for a publisher confirm.")
+    stop_s: float = Field(10.0, gt=0, description="Seconds a stopping process waits for open requests.")
+
+    @field_validator("roles")
+    @classmethod
+    def _known_roles(cls, value: str) -> str:
+        named = [part.strip() for part in value.split(",") if part.strip()]
+        unknown = sorted(set(named) - set(ROLES))
+        if unknown or not named:
+            raise ValueError(f"roles are {', '.join(ROLES)}; got {', '.join(unknown) or 'none'}")
+        return ",".join(named)
+
+    @property
+    def role_set(self) -> frozenset[str]:
+        """The roles of this process."""
+        return frozenset(self.roles.split(","))
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """Back-off between attempts."""
+        return RetryPolicy(base=timedelta(seconds=self.retry_base_s), cap=timedelta(seconds=self.retry_cap_s))

@@ -1,0 +1,1 @@
+"""PostgreSQL: tables, migrations, and every statement by name (queries.sql)."""

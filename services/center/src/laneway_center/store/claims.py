@@ -1,0 +1,112 @@
+"""Claiming the heads of free lanes, and marking what the broker confirmed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import RowMapping
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from laneway_center.store.database import to_json, transact
+from laneway_center.store.statements import SQL
+from laneway_shared.lifecycle import Status, sources
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveServices:
+    """Who could run commands now: capacity by driver service, and the profiles that are listened for."""
+
+    capacity: dict[str, int]
+    profiles: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimTerms:
+    """How claims are made."""
+
+    by: str
+    window_ms: int
+    grace_ms: int
+    most: int
+
+
+async def live_services(engine: AsyncEngine) -> LiveServices:
+    """Driver services and ack-listener profiles with a live instance.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+
+    async def work() -> LiveServices:
+        async with engine.connect() as connection:
+            rows = (await connection.execute(SQL["live_services"])).all()
+        profiles = sorted({profile for row in rows for profile in row.profiles or ()})
+        capacity = {row.service: row.capacity or 0 for row in rows if row.drives}
+        return LiveServices(capacity=capacity, profiles=tuple(profiles))
+
+    return await transact(work)
+
+
+async def claim(
+    engine: AsyncEngine, driver: str, *, room: int, profiles: Sequence[str], terms: ClaimTerms
+) -> list[RowMapping]:
+    """Claim heads of ready lanes of one driver service; each row is all a command message needs.
+
+    Args:
+        engine: the center's database.
+        driver: the driver service.
+        room: commands that may be on their way to the service at once.
+        profiles: those a live ack-listener listens for.
+        terms: who claims, windows, batch size.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached; nothing is claimed.
+    """
+
+    async def work() -> list[RowMapping]:
+        async with engine.begin() as connection:
+            return await _claim(connection, driver, room, profiles, terms)
+
+    return await transact(work)
+
+
+async def _claim(
+    connection: AsyncConnection, driver: str, room: int, profiles: Sequence[str], terms: ClaimTerms
+) -> list[RowMapping]:
+    locked = await connection.execute(
+        SQL["lock_ready_lanes"],
+        {"driver": driver, "profiles": list(profiles), "room": max(room, 0), "most": terms.most},
+    )
+    lanes = [row.lane_id for row in locked]
+    if not lanes:
+        return []
+    result = await connection.execute(
+        SQL["claim_heads"],
+        {
+            "lanes": lanes,
+            "driver": driver,
+            "by": terms.by,
+            "window_ms": terms.window_ms,
+            "grace_ms": terms.grace_ms,
+            "sources": sources(Status.DISPATCHING),
+        },
+    )
+    claimed = list(result.mappings())
+    headless = sorted(set(lanes) - {row["lane_id"] for row in claimed})
+    if headless:
+        await connection.execute(SQL["settle_headless_lanes"], {"lanes": headless})
+    return claimed
+
+
+async def confirm_sent(engine: AsyncEngine, attempts: Sequence[tuple[int, int]]) -> None:
+    """Mark (row id, attempt) pairs as SENT where no result was faster.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+    rows = to_json([{"id": row, "attempt": attempt} for row, attempt in attempts])
+
+    async def work() -> None:
+        async with engine.begin() as connection:
+            await connection.execute(SQL["confirm_sent"], {"rows": rows, "sources": sources(Status.SENT)})
+
+    await transact(work)

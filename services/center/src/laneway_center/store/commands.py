@@ -1,0 +1,98 @@
+"""Reading commands and their timelines."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping, Select, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from laneway_center.store.database import to_json, transact
+from laneway_center.store.enqueue import Key
+from laneway_center.store.statements import SQL
+from laneway_center.store.tables import lane, point_command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which commands to list, newest first, after the cursor (a row id)."""
+
+    tenant_id: int
+    device_id: int | None = None
+    point_id: int | None = None
+    status: Sequence[str] = ()
+    type: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    before_id: int | None = None
+    limit: int = 50
+
+
+async def show_commands(connection: AsyncConnection, keys: Sequence[Key]) -> dict[Key, RowMapping]:
+    """Commands by tenant and id."""
+    rows = [{"tenant_id": tenant, "command_id": command} for tenant, command in keys]
+    found = await connection.execute(SQL["show_commands"], {"rows": to_json(rows)})
+    return {(row["tenant_id"], str(row["command_id"])): row for row in found.mappings()}
+
+
+async def get_command(engine: AsyncEngine, tenant_id: int, command_id: str) -> RowMapping | None:
+    """One command.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+
+    async def work() -> RowMapping | None:
+        async with engine.connect() as connection:
+            return (await show_commands(connection, [(tenant_id, command_id)])).get((tenant_id, command_id))
+
+    return await transact(work)
+
+
+async def list_commands(engine: AsyncEngine, wanted: Filter) -> list[RowMapping]:
+    """Commands that match, newest first.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+
+    async def work() -> list[RowMapping]:
+        async with engine.connect() as connection:
+            return list((await connection.execute(_listing(wanted))).mappings())
+
+    return await transact(work)
+
+
+def _listing(wanted: Filter) -> Select[Any]:
+    c = point_command.c
+    query = select(point_command, lane.c.lane_key).join(lane, lane.c.lane_id == c.lane_id)
+    query = query.where(c.tenant_id == wanted.tenant_id)
+    exact = ((c.device_id, wanted.device_id), (c.point_id, wanted.point_id), (c.type, wanted.type))
+    for column, value in exact:
+        if value is not None:
+            query = query.where(column == value)
+    if wanted.status:
+        query = query.where(c.status.in_(wanted.status))
+    if wanted.since is not None:
+        query = query.where(c.create_time >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(c.create_time < wanted.until)
+    if wanted.before_id is not None:
+        query = query.where(c.id < wanted.before_id)
+    return query.order_by(c.id.desc()).limit(wanted.limit)
+
+
+async def show_events(engine: AsyncEngine, tenant_id: int, command_id: str) -> list[RowMapping]:
+    """The timeline of one command, oldest first (empty: no such command).
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+
+    async def work() -> list[RowMapping]:
+        async with engine.connect() as connection:
+            found = await connection.execute(SQL["show_events"], {"tenant_id": tenant_id, "command_id": command_id})
+            return list(found.mappings())
+
+    return await transact(work)

@@ -1,0 +1,119 @@
+"""The engine, and what counts as the database being away or a statement being worth a second try."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import asyncpg
+import orjson
+import stamina
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from laneway_shared.errors import LanewayError
+
+ResultT = TypeVar("ResultT")
+CONNECT_TIMEOUT_S = 5
+STATEMENT_TIMEOUT_S = 30
+_DEADLOCK, _SERIALIZATION = "40P01", "40001"
+_REFUSED_VALUE = ("22", "23")  # SQLSTATE classes: data exceptions, constraint violations
+
+
+class DatabaseAwayError(LanewayError):
+    """PostgreSQL can't be reached right now; nothing was stored. Try again."""
+
+    code = "DATABASE_AWAY"
+
+
+def open_engine(url: str, *, size: int, name: str) -> AsyncEngine:
+    """The engine of one center process.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`.
+        size: connections at most.
+        name: shown as application_name.
+    """
+    return create_async_engine(
+        make_url(url).set(drivername="postgresql+asyncpg"),
+        pool_size=size,
+        max_overflow=0,
+        pool_timeout=5,
+        pool_pre_ping=False,
+        json_serializer=to_json,
+        json_deserializer=orjson.loads,
+        connect_args={
+            "timeout": CONNECT_TIMEOUT_S,
+            "command_timeout": STATEMENT_TIMEOUT_S,
+            "server_settings": {
+                "application_name": name,
+                "timezone": "UTC",
+                "idle_in_transaction_session_timeout": "30s",
+                "lock_timeout": "20s",
+                "jit": "off",
+            },
+        },
+    )
+
+
+def to_json(value: Any) -> str:
+    """Rows for jsonb_to_recordset."""
+    return orjson.dumps(value, default=str).decode()
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE behind a SQLAlchemy error."""
+    origin = getattr(error, "orig", None)
+    return getattr(origin, "sqlstate", None) or getattr(getattr(origin, "__cause__", None), "sqlstate", None)
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the error means that the database can't be reached, rather than that it refused something."""
+    if is_refused_value(error):
+        return False
+    if isinstance(error, (OSError, asyncio.TimeoutError, PoolTimeoutError, asyncpg.PostgresConnectionError)):
+        return True
+    if isinstance(error, (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError, asyncpg.TooManyConnectionsError)):
+        return True
+    if isinstance(error, DBAPIError):
+        state = sqlstate(error) or ""
+        if error.connection_invalidated or state.startswith(("08", "57P", "53", "55P03", "25P03")):
+            return True
+        return not state and isinstance(error, (InterfaceError, OperationalError, DBAPIError))
+    return False
+
+
+def is_refused_value(error: BaseException) -> bool:
+    """Whether the database refused a value of a row (so that the other rows of a batch can go on alone)."""
+    if not isinstance(error, DBAPIError):
+        return False
+    at_client = isinstance(getattr(error.orig, "__cause__", None), asyncpg.DataError)
+    return at_client or (sqlstate(error) or "").startswith(_REFUSED_VALUE)
+
+
+def _is_collision(error: Exception) -> bool:
+    return isinstance(error, DBAPIError) and sqlstate(error) in (_DEADLOCK, _SERIALIZATION)
+
+
+async def transact(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Run a transaction, again when it collided with another one.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+    try:
+        async for attempt in stamina.retry_context(
+            on=_is_collision, attempts=8, wait_initial=0.01, wait_max=0.5, timeout=None
+        ):
+            with attempt:
+                return await work()
+    except Exception as error:
+        if is_away(error):
+            raise DatabaseAwayError from error
+        raise
+    raise AssertionError("unreachable: stamina either returns or raises")
+
+
+logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)  # lost connections are reported by who used them

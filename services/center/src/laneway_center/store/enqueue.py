@@ -1,0 +1,79 @@
+"""Storing accepted commands, and what a submit is checked against."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import RowMapping
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from laneway_center.store.database import to_json
+from laneway_center.store.statements import SQL
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewCommand:
+    """A command that passed all checks, as it goes into the tables."""
+
+    command_id: str
+    tenant_id: int
+    type: str
+    device_id: int
+    point_id: int
+    lane_key: str
+    driver: str
+    profile: str | None  # set: the device's answers come through an ack-listener for this profile
+    review_policy: str
+    priority: int
+    request_value: str | None
+    source: str
+    source_user_id: int | None
+    intent_key: str | None
+    body_hash: str  # hex
+    retry_safety: str
+    gate: str
+    retry: str
+    ack_expected: bool
+    ack_timeout_ms: int
+    call_timeout_ms: int
+    max_attempts: int
+    occurred_at: datetime
+    expire_at: datetime
+
+
+Key = tuple[int, str]
+"""Tenant and command id."""
+
+
+async def known_bodies(connection: AsyncConnection, keys: Sequence[Key]) -> dict[Key, str]:
+    """The body hashes (hex) of those of these commands that exist."""
+    rows = [{"tenant_id": tenant, "command_id": command} for tenant, command in keys]
+    found = await connection.execute(SQL["known_commands"], {"rows": to_json(rows)})
+    return {(row.tenant_id, row.command_id): row.body_hash.hex() for row in found}
+
+
+async def scopes(connection: AsyncConnection, places: Sequence[tuple[int, int, int]]) -> list[RowMapping]:
+    """What the registry says about each (tenant, device, point), in order, with the database's clock."""
+    rows = [{"n": n, "tenant_id": t, "device_id": d, "point_id": p} for n, (t, d, p) in enumerate(places)]
+    found = await connection.execute(SQL["intake_scope"], {"rows": to_json(rows)})
+    return list(found.mappings())
+
+
+async def enqueue(connection: AsyncConnection, commands: Sequence[NewCommand]) -> set[Key]:
+    """Insert the commands; returns those really inserted (the others existed by now)."""
+    if not commands:
+        return set()
+    rows: list[dict[str, Any]] = [{"n": n, **asdict(command)} for n, command in enumerate(commands)]
+    result = await connection.execute(SQL["enqueue"], {"rows": to_json(rows)})
+    inserted = {(row.tenant_id, row.command_id) for row in result}
+    missing = Counter(
+        (command.tenant_id, command.lane_key)
+        for command in commands
+        if (command.tenant_id, command.command_id) not in inserted
+    )
+    if missing:
+        back = [{"tenant_id": t, "lane_key": key, "n": n} for (t, key), n in sorted(missing.items())]
+        await connection.execute(SQL["uncount"], {"rows": to_json(back)})
+    return inserted

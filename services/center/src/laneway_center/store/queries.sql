@@ -1,0 +1,317 @@
+-- Every hot statement of the center, by name. Rows go in as one JSON document (jsonb_to_recordset), so that one
+-- statement serves one row or a thousand. Writers lock lanes in lane_id order, then commands in id order.
+-- Arrays named :sources come from laneway_shared.lifecycle.TRANSITIONS.
+
+-- name: known_commands
+-- Which of these ids exist, with the hash of the body they came with.
+SELECT c.tenant_id, c.command_id::text AS command_id, c.body_hash
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
+JOIN point_command c ON c.tenant_id = r.tenant_id AND c.command_id = r.command_id;
+
+-- name: intake_scope
+-- Everything a submit is checked against, per row, and the database's clock.
+SELECT r.n, clock_timestamp() AS now,
+       d.device_id IS NOT NULL AS device_known, d.enabled AS device_enabled, d.device_sn, d.driver, d.profile,
+       d.lane_key, d.retry, d.review_policy,
+       p.point_id IS NOT NULL AS point_known, p.enabled AS point_enabled, p.name AS point, p.access, p.value_type,
+       p.min, p.max, p.step, p.enum, p.retry_safety, p.gate, p.ack, p.ack_timeout_ms, p.call_timeout_ms,
+       p.max_attempts, v.enabled AS driver_enabled,
+       EXISTS (SELECT FROM driver_instance i
+               WHERE i.service = d.driver AND i.kind = 'driver' AND i.state = 'online') AS driver_online
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(n int, tenant_id bigint, device_id bigint, point_id bigint)
+LEFT JOIN device d ON d.tenant_id = r.tenant_id AND d.device_id = r.device_id
+LEFT JOIN point p ON p.tenant_id = r.tenant_id AND p.device_id = r.device_id AND p.point_id = r.point_id
+LEFT JOIN driver v ON v.name = d.driver
+ORDER BY r.n;
+
+-- name: enqueue
+-- Allocate places in the lanes, wake idle lanes, insert the commands with their first event. A command id that
+-- exists already inserts nothing; the caller then takes its place back with uncount.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at),
+input AS MATERIALIZED (
+  SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+    n int, command_id uuid, tenant_id bigint, type text, device_id bigint, point_id bigint, lane_key text,
+    driver text, profile text, review_policy text, priority smallint, request_value text, source text,
+    source_user_id bigint, intent_key text, body_hash text, retry_safety text, gate text, retry text,
+    ack_expected boolean, ack_timeout_ms int, call_timeout_ms int, max_attempts int, occurred_at timestamptz,
+    expire_at timestamptz)
+),
+places AS (
+  INSERT INTO lane AS l (tenant_id, lane_key, driver, ack_profile, review_policy, state, ready_at, next_seq, depth)
+  SELECT i.tenant_id, i.lane_key, min(i.driver), min(i.profile), min(i.review_policy), 'ready', min(clock.at),
+         count(*), count(*)
+  FROM input i, clock GROUP BY i.tenant_id, i.lane_key ORDER BY i.tenant_id, i.lane_key
+  ON CONFLICT (tenant_id, lane_key) DO UPDATE SET
+    next_seq = l.next_seq + excluded.next_seq,
+    depth = l.depth + excluded.depth,
+    driver = excluded.driver, ack_profile = excluded.ack_profile, review_policy = excluded.review_policy,
+    state = CASE WHEN l.state = 'idle' THEN 'ready' ELSE l.state END,
+    ready_at = CASE WHEN l.state = 'idle' THEN excluded.ready_at
+                    WHEN l.state = 'ready' AND l.holder_id IS NULL THEN LEAST(l.ready_at, excluded.ready_at)
+                    ELSE l.ready_at END
+  RETURNING lane_id, tenant_id, lane_key, next_seq
+),
+inserted AS (
+  INSERT INTO point_command (
+    command_id, tenant_id, type, device_id, point_id, lane_id, driver, priority, seq, request_value, status, source,
+    source_user_id, intent_key, body_hash, retry_safety, gate, retry, ack_expected, ack_timeout_ms, call_timeout_ms,
+    max_attempts, occurred_at, expire_at, due_at, create_time, update_time)
+  SELECT i.command_id, i.tenant_id, i.type, i.device_id, i.point_id, l.lane_id, i.driver, i.priority,
+         l.next_seq - count(*) OVER lane + row_number() OVER (PARTITION BY l.lane_id ORDER BY i.n),
+         i.request_value, 'PENDING', i.source, i.source_user_id, i.intent_key, decode(i.body_hash, 'hex'),
+         i.retry_safety, i.gate, i.retry, i.ack_expected, i.ack_timeout_ms, i.call_timeout_ms, i.max_attempts,
+         i.occurred_at, i.expire_at, i.expire_at, clock.at, clock.at
+  FROM input i JOIN places l ON l.tenant_id = i.tenant_id AND l.lane_key = i.lane_key CROSS JOIN clock
+  WINDOW lane AS (PARTITION BY l.lane_id)
+  ORDER BY i.n
+  ON CONFLICT (tenant_id, command_id) DO NOTHING
+  RETURNING id, command_id, tenant_id, lane_id
+),
+noted AS (
+  INSERT INTO point_command_event (command_pk, at, to_status, attempt, kind, note)
+  SELECT id, clock.at, 'PENDING', 0, 'ACCEPTED', 'stored; waits its turn' FROM inserted, clock
+)
+SELECT tenant_id, command_id::text AS command_id, lane_id FROM inserted;
+
+-- name: uncount
+-- Take back the places of commands that turned out to exist.
+UPDATE lane l SET
+  depth = l.depth - r.n,
+  state = CASE WHEN l.state = 'ready' AND l.holder_id IS NULL AND l.depth = r.n THEN 'idle' ELSE l.state END
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text, n int)
+WHERE l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key;
+
+-- name: live_services
+-- Driver services with live instances and their capacity; profiles with a live ack-listener.
+SELECT i.service, sum(i.capacity) FILTER (WHERE i.kind = 'driver')::int AS capacity,
+       bool_or(i.kind = 'driver') AS drives,
+       array_agg(DISTINCT p.profile) FILTER (WHERE p.profile IS NOT NULL) AS profiles
+FROM driver_instance i LEFT JOIN LATERAL unnest(i.profiles) AS p(profile) ON i.kind = 'ack-listener'
+WHERE i.state = 'online'
+GROUP BY i.service;
+
+-- name: lock_ready_lanes
+-- Up to :most lanes of a driver service that may send now. In a statement of its own: the next one must see what
+-- was committed while this one looked.
+SELECT lane_id FROM lane
+WHERE driver = :driver AND state = 'ready' AND ready_at <= clock_timestamp()
+  AND operator_hold IS NULL AND review_holds = 0
+  AND (ack_profile IS NULL OR ack_profile = ANY(CAST(:profiles AS text[])))
+ORDER BY ready_at LIMIT LEAST(
+  CAST(:most AS bigint),
+  :room - (SELECT count(*) FROM point_command WHERE driver = :driver AND status IN ('DISPATCHING', 'SENT')))
+FOR UPDATE SKIP LOCKED;
+
+-- name: claim_heads
+-- The heads of the locked lanes become attempts.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at),
+heads AS MATERIALIZED (
+  SELECT l.lane_id, l.lane_key, l.token + 1 AS token, h.id, h.status
+  FROM lane l CROSS JOIN clock CROSS JOIN LATERAL (
+    SELECT c.id, c.status FROM point_command c
+    WHERE c.lane_id = l.lane_id AND c.status IN ('PENDING', 'RETRY_WAIT') AND c.expire_at > clock.at
+      AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at)
+      AND (l.holder_id IS NULL OR c.id = l.holder_id)
+    ORDER BY c.priority, c.seq LIMIT 1
+  ) h
+  WHERE l.lane_id = ANY(CAST(:lanes AS bigint[]))
+),
+claimed AS (
+  UPDATE point_command c SET
+    status = 'DISPATCHING', attempt = c.attempt + 1, lane_token = h.token, driver = :driver, claimed_by = :by,
+    claimed_at = clock.at, start_by = w.start_by,
+    quiet_at = w.start_by + (c.call_timeout_ms + :grace_ms) * interval '1 ms',
+    due_at = w.start_by + (CASE WHEN c.retry_safety = 'unsafe' THEN 0 ELSE c.call_timeout_ms END + :grace_ms)
+             * interval '1 ms',
+    started = false, unknown = false, letter = NULL, absent = false, started_at = NULL, next_visible_at = NULL,
+    ack_due_at = NULL, update_time = clock.at
+  FROM heads h, clock, LATERAL (
+    SELECT LEAST(clock.at + :window_ms * interval '1 ms', x.expire_at) AS start_by
+    FROM point_command x WHERE x.id = h.id
+  ) w
+  WHERE c.id = h.id AND c.status = ANY(CAST(:sources AS text[]))
+  RETURNING c.*, h.status AS from_status, h.lane_key, clock.at AS now
+),
+taken AS (
+  UPDATE lane l SET state = 'busy', token = l.token + 1, depth = l.depth - 1, holder_id = c.id
+  FROM claimed c WHERE l.lane_id = c.lane_id
+),
+noted AS (
+  INSERT INTO point_command_event (command_pk, at, from_status, to_status, attempt, kind, note, detail)
+  SELECT c.id, c.now, c.from_status, 'DISPATCHING', c.attempt,
+         'CLAIMED', 'head of its lane; on its way to the broker',
+         jsonb_build_object('by', c.claimed_by, 'startBy', c.start_by, 'laneToken', c.lane_token)
+  FROM claimed c
+)
+SELECT c.id, c.lane_id, c.command_id::text AS command_id, c.attempt, c.tenant_id, c.type, c.device_id, c.point_id,
+       c.request_value, c.retry_safety, c.gate, c.lane_key, c.lane_token, c.source, c.source_user_id, c.occurred_at,
+       c.expire_at, c.now AS published_at, c.start_by, c.call_timeout_ms, c.create_time,
+       d.device_sn, d.profile, d.address, p.name AS point, p.value_type, p.min, p.max, p.step, p.enum
+FROM claimed c
+JOIN device d ON d.tenant_id = c.tenant_id AND d.device_id = c.device_id
+JOIN point p ON p.tenant_id = c.tenant_id AND p.device_id = c.device_id AND p.point_id = c.point_id;
+
+-- name: settle_headless_lanes
+-- Locked lanes that had no head to send: recount them, and look again when one may be visible.
+UPDATE lane l SET
+  depth = w.depth,
+  state = CASE WHEN w.depth = 0 THEN 'idle' ELSE 'ready' END,
+  ready_at = GREATEST(COALESCE(w.visible_at, l.ready_at), clock_timestamp() + interval '500 ms')
+FROM (
+  SELECT x.lane_id, count(c.id)::int AS depth,
+         min(COALESCE(c.next_visible_at, c.create_time))
+           FILTER (WHERE x.holder_id IS NULL OR c.id = x.holder_id) AS visible_at
+  FROM lane x LEFT JOIN point_command c ON c.lane_id = x.lane_id AND c.status IN ('PENDING', 'RETRY_WAIT')
+  WHERE x.lane_id = ANY(CAST(:lanes AS bigint[]))
+  GROUP BY x.lane_id
+) w
+WHERE l.lane_id = w.lane_id;
+
+-- name: confirm_sent
+-- The broker confirmed these attempts. Guarded: a fast result often comes first.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at),
+locked AS MATERIALIZED (
+  SELECT c.id, c.attempt FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(id bigint, attempt int)
+  JOIN point_command c ON c.id = r.id
+  WHERE c.attempt = r.attempt AND c.status = ANY(CAST(:sources AS text[]))
+  ORDER BY c.id FOR UPDATE OF c
+),
+sent AS (
+  UPDATE point_command c SET status = 'SENT', sent_at = clock.at, update_time = clock.at
+  FROM locked l, clock
+  WHERE c.id = l.id AND c.attempt = l.attempt AND c.status = ANY(CAST(:sources AS text[]))
+  RETURNING c.id, c.attempt, clock.at
+)
+INSERT INTO point_command_event (command_pk, at, from_status, to_status, attempt, kind, note)
+SELECT id, at, 'DISPATCHING', 'SENT', attempt, 'CONFIRMED', 'the broker has it' FROM sent;
+
+-- name: lanes_of_evidence
+-- Lock the lanes that evidence is about, in lane_id order: by command, or by a device that echoes no command id.
+SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_policy, l.review_holds
+FROM lane l WHERE l.lane_id IN (
+  SELECT c.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
+  JOIN point_command c ON c.tenant_id = r.tenant_id AND c.command_id = r.command_id
+  UNION
+  SELECT x.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
+  JOIN device d ON d.tenant_id = r.tenant_id AND d.device_sn = r.device_sn AND r.command_id IS NULL
+  JOIN lane x ON x.tenant_id = d.tenant_id AND x.lane_key = d.lane_key)
+ORDER BY l.lane_id FOR UPDATE;
+
+-- name: commands_of_evidence
+-- Lock the commands that evidence is about, in id order, with the database's clock.
+SELECT clock_timestamp() AS now, c.id, c.tenant_id, c.command_id::text AS command_id, c.lane_id, c.status, c.attempt,
+       c.attempts_spent, c.max_attempts, c.retry_safety, c.gate, c.retry, c.ack_expected, c.ack_timeout_ms, c.seq,
+       c.expire_at, c.start_by, c.quiet_at, c.started, c.unknown, c.letter, c.called, c.may_have_run, c.absent,
+       c.ack_due_at, c.due_at, c.next_visible_at, c.response_value, c.error_code, c.error_message, c.create_time,
+       (SELECT d.device_sn FROM device d WHERE d.tenant_id = c.tenant_id AND d.device_id = c.device_id) AS device_sn
+FROM point_command c WHERE c.id IN (
+  SELECT x.id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
+  JOIN point_command x ON x.tenant_id = r.tenant_id AND x.command_id = r.command_id
+  UNION
+  SELECT l.holder_id FROM lane l WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) AND l.holder_id IS NOT NULL)
+ORDER BY c.id FOR UPDATE OF c;
+
+-- name: write_judged
+-- Write back what was judged. The guard repeats the allowed sources; a row that slipped is counted by the caller.
+UPDATE point_command c SET
+  status = r.status, attempts_spent = r.attempts_spent, started = r.started, unknown = r.unknown, letter = r.letter,
+  called = r.called, may_have_run = r.may_have_run, absent = r.absent, ack_due_at = r.ack_due_at, due_at = r.due_at,
+  next_visible_at = r.next_visible_at, response_value = r.response_value, error_code = r.error_code,
+  error_message = r.error_message, seq = r.seq,
+  started_at = CASE WHEN r.started THEN COALESCE(c.started_at, r.at) ELSE c.started_at END,
+  finished_at = CASE WHEN r.final THEN r.at END,
+  update_time = r.at
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+  id bigint, status text, allowed text[], attempt int, attempts_spent int, started boolean, unknown boolean,
+  letter text, called boolean, may_have_run boolean, absent boolean, ack_due_at timestamptz, due_at timestamptz,
+  next_visible_at timestamptz, response_value text, error_code text, error_message text, seq bigint, final boolean,
+  at timestamptz)
+WHERE c.id = r.id AND c.attempt = r.attempt AND c.status = ANY(r.allowed);
+
+-- name: write_events
+-- Timeline rows: every change, and every piece of evidence that changed nothing.
+INSERT INTO point_command_event (command_pk, at, from_status, to_status, attempt, kind, note, detail)
+SELECT r.command_pk, r.at, r.from_status, r.to_status, r.attempt, r.kind, r.note, r.detail
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+  command_pk bigint, at timestamptz, from_status text, to_status text, attempt int, kind text, note text,
+  detail jsonb, n int)
+ORDER BY r.n;
+
+-- name: write_lanes
+-- Lanes freed, kept for a retry, or with one waiting command more or less.
+UPDATE lane l SET state = r.state, ready_at = r.ready_at, depth = r.depth, holder_id = r.holder_id,
+  next_seq = r.next_seq, review_holds = r.review_holds
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+  lane_id bigint, state text, ready_at timestamptz, depth int, holder_id bigint, next_seq bigint, review_holds int)
+WHERE l.lane_id = r.lane_id;
+
+-- name: take_due
+-- Commands whose bound has passed, for an absence check; asked again after :again_ms if nothing came of it.
+WITH due AS MATERIALIZED (
+  SELECT id FROM point_command WHERE due_at <= clock_timestamp() AND attempt > 0
+  ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+)
+UPDATE point_command c SET due_at = clock_timestamp() + :again_ms * interval '1 ms'
+FROM due WHERE c.id = due.id
+RETURNING c.tenant_id, c.command_id::text AS command_id, c.attempt, clock_timestamp() AS now;
+
+-- name: expired_unsent
+-- Commands past their deadline that were never dispatched: no attempt, so no answer can be on its way.
+SELECT tenant_id, command_id::text AS command_id, clock_timestamp() AS now FROM point_command
+WHERE due_at <= clock_timestamp() AND attempt = 0 ORDER BY due_at LIMIT :most;
+
+-- name: heartbeat
+-- Driver and ack-listener instances as they last said.
+INSERT INTO driver_instance AS i (service, instance, kind, version, state, capacity, in_flight, clock_offset_ms,
+                                  profiles, last_seen)
+SELECT DISTINCT ON (r.service, r.instance) r.service, r.instance, r.kind, r.version, r.state, r.capacity, r.in_flight,
+       r.clock_offset_ms, r.profiles, clock_timestamp()
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+  service text, instance text, kind text, version text, state text, capacity int, in_flight int,
+  clock_offset_ms double precision, profiles text[], n int)
+ORDER BY r.service, r.instance, r.n DESC
+ON CONFLICT (service, instance) DO UPDATE SET
+  kind = excluded.kind, version = excluded.version, state = excluded.state, capacity = excluded.capacity,
+  in_flight = excluded.in_flight, clock_offset_ms = excluded.clock_offset_ms, profiles = excluded.profiles,
+  last_seen = excluded.last_seen;
+
+-- name: listening
+-- This center can receive heartbeats right now. After a silence of its own it starts counting afresh.
+INSERT INTO heartbeat_watch AS w (id, listening_since, listening_at)
+VALUES (1, clock_timestamp(), clock_timestamp())
+ON CONFLICT (id) DO UPDATE SET
+  listening_since = CASE WHEN w.listening_at < clock_timestamp() - :deaf_ms * interval '1 ms'
+                         THEN clock_timestamp() ELSE w.listening_since END,
+  listening_at = clock_timestamp();
+
+-- name: sweep_instances
+-- Instances that were silent while the center listened are offline. While it is deaf the last state counts.
+UPDATE driver_instance i SET state = 'offline'
+FROM heartbeat_watch w
+WHERE i.state <> 'offline'
+  AND GREATEST(i.last_seen, w.listening_since) < w.listening_at - :silence_ms * interval '1 ms'
+RETURNING i.service, i.instance, i.kind;
+
+-- name: store_letters
+-- Dead letters and unreadable messages, each once.
+INSERT INTO dead_letter (letter_hash, tenant_id, command_id, attempt, queue, routing_key, reason, explanation, body,
+                         headers)
+SELECT decode(r.letter_hash, 'hex'), r.tenant_id, r.command_id, r.attempt, r.queue, r.routing_key, r.reason,
+       r.explanation, decode(r.body, 'base64'), r.headers
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+  letter_hash text, tenant_id bigint, command_id uuid, attempt int, queue text, routing_key text, reason text,
+  explanation text, body text, headers jsonb)
+ON CONFLICT (letter_hash) DO NOTHING;
+
+-- name: show_commands
+-- Commands by id, as callers see them.
+SELECT c.*, l.lane_key FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
+JOIN point_command c ON c.tenant_id = r.tenant_id AND c.command_id = r.command_id
+JOIN lane l ON l.lane_id = c.lane_id;
+
+-- name: show_events
+-- The timeline of one command, oldest first.
+SELECT e.at, e.from_status, e.to_status, e.attempt, e.kind, e.note, e.detail
+FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
+WHERE c.tenant_id = :tenant_id AND c.command_id = CAST(:command_id AS uuid)
+ORDER BY e.id;
