@@ -157,12 +157,14 @@ class Intake:
             bodies |= await known_bodies(connection, [(c.tenant_id, c.command_id) for c in raced])
         shown = await show_commands(connection, list(bodies))
         answers: list[Answer] = []
+        new = set(inserted)
         for submission in submissions:
             key = submission.key
             if key in bodies and bodies[key] != submission.body_hash:
                 answers.append(_reused(submission))
             elif key in shown:
-                answers.append(Accepted(command=shown[key], created=key in inserted and first[key] is submission))
+                answers.append(Accepted(command=shown[key], created=key in new))
+                new.discard(key)  # asked for twice in one group: only the first made it
             elif first[key].body_hash != submission.body_hash:
                 answers.append(_reused(submission))
             else:

@@ -1,0 +1,321 @@
+"""Lanes and attempts on a real PostgreSQL: order, one in flight, books that balance, races."""
+
+import asyncio
+import random
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from laneway_center.intake import Accepted
+from laneway_center.store.claims import ClaimTerms, claim, confirm_sent
+from laneway_center.store.due import expired_unsent, take_due
+from laneway_center.store.evidence import Item, JudgeTerms, apply
+from laneway_center.store.instances import mark_listening, sweep_silent
+from laneway_shared.lifecycle import Evidence, ResultKind, RetryPolicy
+from laneway_shared.problems import ProblemError
+from support.stored import UNLOCK, beat, books_balance, ids, register, rows, run, store, submission
+
+K = ResultKind
+TERMS = ClaimTerms(by="test", window_ms=10_000, grace_ms=5_000, most=100)
+AT_ONCE = JudgeTerms(grace=timedelta(seconds=5), policy=RetryPolicy(base=timedelta()), chance=lambda: 0.0)
+_drivers = count(1)
+
+
+async def lane_of(engine: AsyncEngine, n: int = 1, **device: Any) -> tuple[str, list[int]]:
+    """A driver of its own with n devices, so that tests don't claim each other's commands."""
+    number = next(_drivers)
+    driver, devices = f"d{number}", [number * 1000 + k for k in range(n)]
+    await register(engine, devices, driver=driver, **device)
+    return driver, devices
+
+
+async def claims(engine: AsyncEngine, driver: str, room: int = 1000, **terms: Any) -> list[Any]:
+    given = ClaimTerms(**({"by": "t", "window_ms": 10_000, "grace_ms": 5_000, "most": 100} | terms))
+    return await claim(engine, driver, room=room, profiles=[], terms=given)
+
+
+async def tell(engine: AsyncEngine, command_id: str, kind: ResultKind, attempt: int | None = 1, **said: Any) -> None:
+    evidence = Evidence(kind=kind, attempt=attempt, **said)
+    applied = await apply(engine, [Item(tenant_id=1, command_id=command_id, evidence=evidence)], AT_ONCE)
+    assert applied.orphans == ()
+
+
+async def status_of(engine: AsyncEngine, command_id: str) -> str:
+    return str((await rows(engine, "SELECT status FROM point_command WHERE command_id = :c", c=command_id))[0][0])
+
+
+async def test_a_lane_sends_one_at_a_time_in_the_order_of_submits(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    submitted = ids(await store(engine, *(submission(device, str(n)) for n in range(5))))
+    seen = []
+    for _ in range(5):
+        [row] = await claims(engine, driver)
+        assert await claims(engine, driver) == [], "one in flight"
+        seen.append(row["command_id"])
+        await tell(engine, row["command_id"], K.SUCCESS)
+        await books_balance(engine)
+    assert seen == submitted
+
+
+async def test_a_smaller_priority_goes_first_in_its_lane(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    _, urgent = ids(await store(engine, submission(device, "1"), submission(device, "2", priority=0)))
+    assert [row["command_id"] for row in await claims(engine, driver)] == [urgent]
+
+
+async def test_dispatchers_never_claim_a_lane_twice(engine: AsyncEngine) -> None:
+    driver, devices = await lane_of(engine, 40)
+    await store(engine, *(submission(device, str(n)) for n in range(3) for device in devices))
+    batches = await asyncio.gather(*(claims(engine, driver, most=7) for _ in range(8)))
+    taken = [row["device_id"] for batch in batches for row in batch]
+    assert len(taken) == len(set(taken)) == 40
+    await books_balance(engine)
+
+
+async def test_the_database_itself_refuses_a_second_command_in_flight(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    _, second = ids(await store(engine, submission(device, "1"), submission(device, "2")))
+    assert await claims(engine, driver)
+    with pytest.raises(IntegrityError, match="uq_point_command_in_flight"):
+        await run(
+            engine,
+            "UPDATE point_command SET status = 'SENT', attempt = 1, start_by = now(), quiet_at = now()"
+            " WHERE command_id = :c",
+            c=second,
+        )
+
+
+async def test_a_final_state_has_a_finish_time_and_no_other_state_has_one(engine: AsyncEngine) -> None:
+    _, [device] = await lane_of(engine)
+    [one] = ids(await store(engine, submission(device)))
+    for change in ("status = 'SUCCESS'", "finished_at = now()"):
+        with pytest.raises(DBAPIError, match="finished_when_final"):
+            await run(engine, f"UPDATE point_command SET {change} WHERE command_id = :c", c=one)
+
+
+async def test_capacity_bounds_what_is_on_its_way(engine: AsyncEngine) -> None:
+    driver, devices = await lane_of(engine, 10)
+    await store(engine, *(submission(device) for device in devices))
+    first = await claims(engine, driver, room=4)
+    assert len(first) == 4
+    assert await claims(engine, driver, room=4) == []
+    await tell(engine, first[0]["command_id"], K.SUCCESS)
+    assert len(await claims(engine, driver, room=4)) == 1
+
+
+async def test_the_same_id_twenty_times_at_once_is_one_command(engine: AsyncEngine) -> None:
+    _, [device] = await lane_of(engine)
+    same = submission(device)
+    answers = [answer for [answer] in await asyncio.gather(*(store(engine, same) for _ in range(20)))]
+    assert set(ids(answers)) == {same.command_id}
+    assert sum(answer.created for answer in answers if isinstance(answer, Accepted)) == 1
+    await books_balance(engine)
+
+
+async def test_the_same_id_in_one_group_is_one_command(engine: AsyncEngine) -> None:
+    _, [device] = await lane_of(engine)
+    same = submission(device)
+    other = submission(device, "2", command_id=same.command_id)
+    first, again, reused = await store(engine, same, same, other)
+    assert isinstance(first, Accepted)
+    assert first.created
+    assert isinstance(again, Accepted)
+    assert not again.created
+    assert isinstance(reused, ProblemError)
+    assert reused.code == "COMMAND_ID_REUSED"
+    await books_balance(engine)
+
+
+async def test_submits_of_many_at_once_leave_no_gap_and_no_double(engine: AsyncEngine) -> None:
+    _, devices = await lane_of(engine, 5)
+    rng = random.Random(7)
+    groups = [[submission(rng.choice(devices), str(n)) for n in range(20)] for _ in range(12)]
+    await asyncio.gather(*(store(engine, *group) for group in groups))
+    uneven = await rows(
+        engine,
+        "SELECT lane_id FROM point_command WHERE device_id = ANY(:d) GROUP BY lane_id"
+        " HAVING count(DISTINCT seq) <> count(*) OR max(seq) <> count(*)",
+        d=devices,
+    )
+    assert uneven == []
+    await books_balance(engine)
+
+
+async def test_an_answer_before_the_confirm_counts_and_the_confirm_changes_nothing(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    await store(engine, submission(device))
+    [row] = await claims(engine, driver)
+    await tell(engine, row["command_id"], K.SUCCESS, response_value="1")
+    await confirm_sent(engine, [(row["id"], row["attempt"])])
+    assert await status_of(engine, row["command_id"]) == "SUCCESS"
+
+
+async def test_confirms_and_results_of_the_same_rows_from_many_tasks(engine: AsyncEngine) -> None:
+    driver, devices = await lane_of(engine, 60)
+    await store(engine, *(submission(device) for device in devices))
+    claimed = await claims(engine, driver)
+    rng = random.Random(3)
+
+    async def confirm() -> None:
+        await confirm_sent(engine, [(r["id"], 1) for r in rng.sample(claimed, 30)])
+
+    async def answer(part: list[Any]) -> None:
+        items = [
+            Item(tenant_id=1, command_id=r["command_id"], evidence=Evidence(kind=K.SUCCESS, attempt=1)) for r in part
+        ]
+        await apply(engine, items, AT_ONCE)
+
+    shuffled = [rng.sample(claimed, len(claimed)) for _ in range(4)]
+    await asyncio.gather(*(answer(part) for part in shuffled), *(confirm() for _ in range(8)))
+    left = await rows(
+        engine, "SELECT status FROM point_command WHERE device_id = ANY(:d) AND status <> 'SUCCESS'", d=devices
+    )
+    assert left == []
+    await books_balance(engine)
+
+
+async def test_strict_holds_the_lane_through_the_pause(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    first, second = ids(await store(engine, submission(device, "1"), submission(device, "2", priority=0)))
+    [row] = await claims(engine, driver)
+    assert row["command_id"] == second
+    slow = JudgeTerms(grace=timedelta(seconds=5), policy=RetryPolicy(base=timedelta(seconds=30)), chance=lambda: 0.0)
+    refusal = Evidence(kind=K.NOT_SENT, attempt=1)
+    await apply(engine, [Item(tenant_id=1, command_id=second, evidence=refusal)], slow)
+    assert await claims(engine, driver) == []
+    await books_balance(engine)
+    await run(engine, "UPDATE point_command SET next_visible_at = now() WHERE command_id = :c", c=second)
+    await run(engine, "UPDATE lane SET ready_at = now() WHERE lane_key = :k", k=f"device:{device}")
+    [again] = await claims(engine, driver)
+    assert (again["command_id"], again["attempt"]) == (second, 2)
+    await tell(engine, second, K.SUCCESS, 2)
+    assert [r["command_id"] for r in await claims(engine, driver)] == [first]
+
+
+async def test_relaxed_lets_the_others_go_first(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine, retry="relaxed")
+    first, second = ids(await store(engine, submission(device, "1"), submission(device, "2")))
+    await claims(engine, driver)
+    await tell(engine, first, K.NOT_SENT)
+    await books_balance(engine)
+    assert [r["command_id"] for r in await claims(engine, driver)] == [second]
+    await tell(engine, second, K.SUCCESS)
+    assert [r["command_id"] for r in await claims(engine, driver)] == [first]
+
+
+async def test_attempts_used_up_is_dead_and_the_lane_goes_on(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    first, second = ids(await store(engine, submission(device, "1"), submission(device, "2")))
+    for attempt in (1, 2, 3):
+        [row] = await claims(engine, driver)
+        assert row["attempt"] == attempt
+        await tell(engine, first, K.NOT_SENT, attempt)
+    assert await status_of(engine, first) == "DEAD"
+    assert [r["command_id"] for r in await claims(engine, driver)] == [second]
+    await books_balance(engine)
+
+
+async def test_a_command_that_never_left_expires_and_leaves_the_lane(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    old, young = ids(await store(engine, submission(device, "1"), submission(device, "2")))
+    await run(engine, "UPDATE point_command SET expire_at = now(), due_at = now() WHERE command_id = :c", c=old)
+    assert [r["command_id"] for r in await claims(engine, driver)] == [young], "the expired head isn't sent"
+    due = [each for each in await expired_unsent(engine, most=100) if each.command_id == old]
+    items = [
+        Item(tenant_id=1, command_id=old, evidence=Evidence(kind=K.DUE, attempt=0, at=each.seen_at)) for each in due
+    ]
+    await apply(engine, items, AT_ONCE)
+    assert await status_of(engine, old) == "EXPIRED"
+    await books_balance(engine)
+
+
+async def test_an_absence_check_is_taken_by_one_scheduler(engine: AsyncEngine) -> None:
+    driver, devices = await lane_of(engine, 20)
+    await store(engine, *(submission(device, point=UNLOCK) for device in devices))
+    assert len(await claims(engine, driver)) == 20
+    await run(engine, "UPDATE point_command SET due_at = now() WHERE device_id = ANY(:d)", d=devices)
+    taken = await asyncio.gather(*(take_due(engine, most=7, again_ms=60_000) for _ in range(6)))
+    mine = [each.command_id for part in taken for each in part]
+    assert len(mine) == len(set(mine)) == 20
+
+
+async def test_a_review_releases_the_lane_or_holds_it_as_configured(engine: AsyncEngine) -> None:
+    for policy, goes_on in (("release", True), ("hold", False)):
+        driver, [device] = await lane_of(engine, review_policy=policy)
+        doubtful, behind = ids(
+            await store(engine, submission(device, point=UNLOCK), submission(device, "2", point=UNLOCK))
+        )
+        await claims(engine, driver)
+        await tell(engine, doubtful, K.STARTED)
+        await run(
+            engine,
+            "UPDATE point_command SET start_by = now() - interval '60 s', quiet_at = now() - interval '40 s'"
+            " WHERE command_id = :c",
+            c=doubtful,
+        )
+        seen = (await rows(engine, "SELECT clock_timestamp() AS now"))[0].now
+        await tell(engine, doubtful, K.DUE, 1, at=seen)
+        assert await status_of(engine, doubtful) == "MANUAL_REVIEW"
+        assert [r["command_id"] for r in await claims(engine, driver)] == ([behind] if goes_on else [])
+        await tell(engine, doubtful, K.SUCCESS)
+        assert await status_of(engine, doubtful) == "SUCCESS"
+        if not goes_on:
+            assert [r["command_id"] for r in await claims(engine, driver)] == [behind]
+
+
+async def test_a_device_that_echoes_no_id_is_matched_by_its_lane(engine: AsyncEngine) -> None:
+    driver, [device, other] = await lane_of(engine, 2)
+    await store(engine, submission(device), submission(other))
+    await claims(engine, driver)
+    answer = Item(tenant_id=1, device_sn=f"SN{device}", evidence=Evidence(kind=K.SUCCESS))
+    assert (await apply(engine, [answer], AT_ONCE)).orphans == ()
+    assert (await apply(engine, [answer], AT_ONCE)).orphans == (0,), "nothing is in flight any more"
+    done = await rows(
+        engine, "SELECT device_id FROM point_command WHERE status = 'SUCCESS' AND device_id >= :d", d=device
+    )
+    assert [row.device_id for row in done] == [device]
+
+
+async def test_evidence_about_nobody_is_named_and_the_rest_is_applied(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    [known] = ids(await store(engine, submission(device)))
+    await claims(engine, driver)
+    success = Evidence(kind=K.SUCCESS, attempt=1)
+    stranger = Item(tenant_id=1, command_id="00000000-0000-4000-8000-000000000000", evidence=success)
+    foreign = Item(tenant_id=2, command_id=known, evidence=success)
+    applied = await apply(engine, [stranger, foreign, Item(tenant_id=1, command_id=known, evidence=success)], AT_ONCE)
+    assert applied.orphans == (0, 1)
+    assert await status_of(engine, known) == "SUCCESS"
+
+
+async def test_a_silent_instance_is_offline_only_while_somebody_listens(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    silence = timedelta(seconds=15)
+    quiet = "UPDATE driver_instance SET last_seen = now() - interval '1 min' WHERE service = :s"
+    await run(engine, quiet, s=driver)
+    await run(engine, "UPDATE heartbeat_watch SET listening_at = now() - interval '1 min'")
+    await mark_listening(engine)  # the center was deaf and hears again
+    assert (driver, "i1") not in await sweep_silent(engine, silence)
+    await run(engine, "UPDATE heartbeat_watch SET listening_since = now() - interval '16 s'")
+    assert (driver, "i1") in await sweep_silent(engine, silence)
+    [answer] = await store(engine, submission(device))
+    assert isinstance(answer, ProblemError)
+    assert answer.code == "DRIVER_OFFLINE"
+    await beat(engine, driver)
+    assert ids(await store(engine, submission(device)))
+
+
+async def test_a_known_command_is_shown_also_when_its_driver_is_offline(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    same = submission(device)
+    await store(engine, same)
+    await beat(engine, driver, state="stopping")
+    [again] = await store(engine, same)
+    assert isinstance(again, Accepted)
+    [other] = await store(engine, submission(device, "2", command_id=same.command_id))
+    assert isinstance(other, ProblemError)
+    assert other.code == "COMMAND_ID_REUSED", "decided before anything else"
