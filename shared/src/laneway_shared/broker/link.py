@@ -23,8 +23,9 @@ RECONNECT_FIRST_S = 0.1
 RECONNECT_MOST_S = 2.0
 CONNECT_TIMEOUT_S = 10.0
 HEARTBEAT_S = 10
-CONNECTION_TROUBLE = (AMQPError, OSError, asyncio.TimeoutError, ConnectionError, RuntimeError)
-"""What aio-pika raises when the broker is away or goes away (RuntimeError: the transport is closing)."""
+CONNECTION_TROUBLE = (AMQPError, OSError, asyncio.TimeoutError, ConnectionError, RuntimeError, StopAsyncIteration)
+"""What aio-pika raises when the broker is away or goes away (RuntimeError: the transport is closing;
+StopAsyncIteration: it was closed in the middle of the handshake)."""
 
 
 class Link:

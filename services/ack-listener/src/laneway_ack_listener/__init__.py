@@ -1,0 +1,1 @@
+"""Laneway's ack-listener: device answers on MQTT become results on RabbitMQ."""
