@@ -28,7 +28,12 @@ class Service:
 MIGRATE = Service(name="migrate", command=("laneway-center", "migrate"))
 
 SIMULATOR = Service(name="simulator", command=("laneway-simulator",), url="LANEWAY_SIMULATOR_URL", serves_http=True)
-ACK_LISTENER = Service(name="ack-listener", command=("laneway-ack-listener",))
+ACK_LISTENER = Service(
+    name="ack-listener",
+    command=("laneway-ack-listener",),
+    settings={"LANEWAY_LOG_LEVEL": "INFO"},
+    ready_line='"mqtt.listening"',
+)
 
 
 def center(number: int = 1, roles: str = "api,dispatch,record,schedule") -> Service:

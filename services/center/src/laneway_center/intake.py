@@ -197,7 +197,7 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         raise ProblemError(
             HTTPStatus.CONFLICT,
             "DRIVER_OFFLINE",
-            f"driver {scope['driver']} has no live instance; nothing was stored, try again when it is back",
+            f"driver {scope['driver']} has no live instance; try again when it is back",
         )
     unsafe = (submission.retry_safety or scope["retry_safety"]) == "unsafe"
     if submission.type == "READ" and submission.retry_safety is None:

@@ -27,13 +27,12 @@ class Phase(IntEnum):
 class Attempt:
     """An attempt in hand: the command, how it came, and how far it is."""
 
-    __slots__ = ("command", "delivery", "dropped", "phase")
+    __slots__ = ("command", "delivery", "phase")
 
     def __init__(self, command: CommandMessage, delivery: Deliverable) -> None:
         self.command = command
         self.delivery = delivery
         self.phase = Phase.WAITING
-        self.dropped = False  # its delivery was lost before it started; a later copy stands for it
 
     @property
     def id(self) -> AttemptId:
@@ -79,7 +78,6 @@ class AttemptMemory:
 
     def drop(self, attempt: Attempt) -> None:
         """Forget it, as if it had never been seen."""
-        attempt.dropped = True
         if self._in_hand.get(attempt.id) is attempt:
             del self._in_hand[attempt.id]
 

@@ -42,7 +42,7 @@ class Executor:
         """The attempt's result; None when its delivery was lost before it started, and it is to be dropped."""
         command = attempt.command
         async with self._devices.hold((command.tenant_id, command.target.device_sn)):
-            if attempt.dropped or attempt.delivery.lost:
+            if attempt.delivery.lost:
                 return None
             if self.draining:
                 return self.released(command)

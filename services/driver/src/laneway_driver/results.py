@@ -111,7 +111,7 @@ class ResultSender:
         if confirmed:
             await self.acks.ack([waiting.delivery for waiting in batch if waiting.delivery is not None])
         else:
-            self._waiting.extendleft(waiting for waiting in reversed(batch) if waiting.announced is None)
+            self._waiting.extendleft(reversed(batch))  # announcements among them are told, and left out next time
             log.warning("result.unconfirmed", outcome=outcome.value, waiting=len(self._waiting))
         return confirmed
 
