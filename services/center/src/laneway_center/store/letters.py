@@ -33,7 +33,8 @@ class Letter:
     @property
     def hash(self) -> str:
         """The same for each delivery of the same letter (hex)."""
-        parts = (self.message_id or "", self.queue, self.reason, repr(sorted(self.headers.items(), key=str)))
+        headers = repr(sorted(self.headers.items(), key=str))
+        parts = (self.message_id or "", self.queue, self.reason, self.explanation or "", headers)
         return hashlib.sha256("\0".join(parts).encode(errors="replace") + b"\0" + self.body).hexdigest()
 
 
