@@ -10,11 +10,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MEMBERS := shared services/center services/driver services/ack-listener services/simulator infra/local
 MANIFESTS := $(MEMBERS:%=%/pyproject.toml)
-SOURCES := shared services infra tests
+SOURCES := shared services infra tests docs
 INSTALL_PACKAGES := infra/local/src/laneway_local/install-packages.sh
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help setup packages up down demo test check fmt lock clean
+.PHONY: help setup packages up down demo test check fmt docs lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -55,6 +55,9 @@ check: setup ## Format, lint, types and import rules
 fmt: setup ## Format the source and fix what can be fixed
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
+
+docs: setup ## Renew the reference files that follow from the code
+	@$(BIN)/python docs/generate.py
 
 lock: setup ## Renew requirements.lock from the members' pyproject.toml
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \

@@ -49,7 +49,12 @@ async def beat(engine: AsyncEngine, service: str, *, state: str = "online", inst
 
 def submission(device: int, value: str | None = "1", *, point: int = LEVEL, **fields: Any) -> Submission:
     """A WRITE as the HTTP door would hand it on."""
-    given = {"tenant_id": 1, "type": "WRITE", "command_id": str(uuid.uuid4()), "expire_in_s": 60.0} | fields
+    given: dict[str, Any] = {
+        "tenant_id": 1,
+        "type": "WRITE",
+        "command_id": str(uuid.uuid4()),
+        "expire_in_s": 60.0,
+    } | fields
     body = f"{device}|{point}|{value}|{given['type']}|{given.get('priority')}"
     return Submission(device_id=device, point_id=point, value=value, body_hash=body.encode().hex(), **given)
 

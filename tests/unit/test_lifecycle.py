@@ -77,6 +77,13 @@ def test_transmitted_waits_for_the_answer_and_names_when_it_is_due() -> None:
     assert row.due_at == row.quiet_at, "the device may act until then"
 
 
+def test_how_long_an_answer_may_take_is_said_by_the_point_then_the_family_then_the_policy() -> None:
+    second = timedelta(seconds=1)
+    assert outcome(command(ack_timeout=2 * second), K.TRANSMITTED, at=1, ack_timeout=3 * second).ack_due_at == after(3)
+    assert outcome(command(), K.TRANSMITTED, at=1, ack_timeout=3 * second).ack_due_at == after(4)
+    assert outcome(command(), K.TRANSMITTED, at=1).ack_due_at == after(11)
+
+
 def test_transmitted_is_success_where_no_answer_is_expected() -> None:
     assert outcome(command(ack_expected=False), K.TRANSMITTED).status is S.SUCCESS
 

@@ -132,12 +132,13 @@ class RetryPlace(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetryPolicy:
-    """Back-off of an attempt that may be repeated: `min(cap, base * 2^n) * (1 ± jitter)`."""
+class Policy:
+    """Back-off of an attempt that may be repeated, `min(cap, base * 2^n) * (1 ± jitter)`, and the usual patience."""
 
     base: timedelta = timedelta(seconds=2)
     cap: timedelta = timedelta(minutes=30)
     jitter: float = 0.2  # share of the delay
+    ack_timeout: timedelta = timedelta(seconds=10)  # for an answer, where neither point nor device family says
     window_missed: timedelta = timedelta(milliseconds=500)  # delay after an EXPIRED start window
 
     def delay(self, spent: int, chance: float) -> timedelta:
@@ -158,7 +159,7 @@ class Snapshot:
     gate: Gate = Gate.ACK
     retry: RetryPlace = RetryPlace.STRICT
     ack_expected: bool = True  # False with `ack: none`: handed over is done
-    ack_timeout: timedelta = timedelta(seconds=10)
+    ack_timeout: timedelta | None = None  # as the point says
     expire_at: datetime  # bounds the start of a call
     start_by: datetime | None = None  # this attempt calls the device before this or not at all
     quiet_at: datetime | None = None  # start_by + callTimeout + grace: the device can't act for it any more
@@ -233,7 +234,7 @@ class Verdict:
 
 
 def judge(  # noqa: PLR0911 - a guard per line is the table
-    row: Snapshot, evidence: Evidence, *, now: datetime, policy: RetryPolicy = RetryPolicy(), chance: float = 0.0
+    row: Snapshot, evidence: Evidence, *, now: datetime, policy: Policy = Policy(), chance: float = 0.0
 ) -> Verdict:
     """Apply one piece of evidence to a command; what fits no rule changes nothing and is only noted.
 
@@ -241,7 +242,7 @@ def judge(  # noqa: PLR0911 - a guard per line is the table
         row: the command as locked.
         evidence: what is said about it.
         now: the database's clock.
-        policy: back-off.
+        policy: back-off and patience.
         chance: a number in [-1, 1] for the jitter.
     """
     case = _Case(row, evidence, now, policy, chance)
@@ -282,7 +283,7 @@ class _Case:
     row: Snapshot
     evidence: Evidence
     now: datetime
-    policy: RetryPolicy
+    policy: Policy
     chance: float
 
     def noted(self, note: str) -> Verdict:
@@ -327,7 +328,7 @@ class _Case:
         row, said = replace(self.row, started=True, called=True), self.evidence
         if not row.ack_expected and said.kind is K.TRANSMITTED:
             return self.ended(S.SUCCESS, "handed over; no answer is expected", row)
-        due = self.now + (said.ack_timeout or row.ack_timeout)
+        due = self.now + (row.ack_timeout or said.ack_timeout or self.policy.ack_timeout)
         return self.changed("handed over; the answer is due", replace(row, status=S.AWAITING_ACK, ack_due_at=due))
 
     def unknown(self, note: str) -> Verdict:

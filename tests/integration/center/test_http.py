@@ -48,7 +48,7 @@ async def test_accepted_then_shown_with_its_timeline(http: httpx.AsyncClient) ->
     shown = (await http.get(where)).json()
     assert (shown["status"], shown["final"], shown["value"]) == ("PENDING", False, "5")
     events = (await http.get(f"{where}/events")).json()["events"]
-    assert [(e["kind"], e["from"], e["to"]) for e in events] == [("ACCEPTED", None, "PENDING")]
+    assert [(e["kind"], e["from"], e["to"]) for e in events] == [("STORED", None, "PENDING")]
     assert (await http.get(where.upper().replace("/COMMANDS", "/commands"))).status_code == 200
 
 
@@ -186,7 +186,8 @@ async def test_a_batch_answers_for_each(http: httpx.AsyncClient, engine: AsyncEn
     assert body["results"][1]["problem"]["code"] == "VALUE_REFUSED"
     assert body["results"][0]["command"]["commandId"] == same["commandId"]
     before = await stored(engine)
-    for bad in ({"commands": items}, {"commands": []}, {"commands": [write()] * 1001}, {}):
+    bodies: list[dict[str, Any]] = [{"commands": items}, {"commands": []}, {"commands": [write()] * 1001}, {}]
+    for bad in bodies:
         assert (await http.post("/commands/batch", json=bad)).status_code == 422
     assert await stored(engine) == before
     await books_balance(engine)
@@ -208,9 +209,16 @@ async def test_listing_filters_and_pages(http: httpx.AsyncClient, engine: AsyncE
     assert seen == made[::-1]
     assert (await http.get("/commands", params={"deviceId": 901, "status": "SUCCESS"})).json()["commands"] == []
     assert len((await http.get("/commands", params={"deviceId": 901, "type": "WRITE"})).json()["commands"]) == 5
-    future = {"deviceId": 901, "from": "2100-01-01T00:00:00Z"}
+    future: dict[str, Any] = {"deviceId": 901, "from": "2100-01-01T00:00:00Z"}
     assert (await http.get("/commands", params=future)).json()["commands"] == []
-    for bad in ({"cursor": "x"}, {"limit": 0}, {"status": "LOST"}, {"from": "yesterday"}, {"deviceId": "x"}):
+    queries: list[dict[str, Any]] = [
+        {"cursor": "x"},
+        {"limit": 0},
+        {"status": "LOST"},
+        {"from": "yesterday"},
+        {"deviceId": "x"},
+    ]
+    for bad in queries:
         assert (await http.get("/commands", params=bad)).status_code == 422
 
 

@@ -15,13 +15,13 @@ from laneway_center.store.claims import ClaimTerms, claim, confirm_sent
 from laneway_center.store.due import expired_unsent, take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.instances import mark_listening, sweep_silent
-from laneway_shared.lifecycle import Evidence, ResultKind, RetryPolicy
+from laneway_shared.lifecycle import Evidence, Policy, ResultKind
 from laneway_shared.problems import ProblemError
 from support.stored import UNLOCK, beat, books_balance, ids, register, rows, run, store, submission
 
 K = ResultKind
 TERMS = ClaimTerms(by="test", window_ms=10_000, grace_ms=5_000, most=100)
-AT_ONCE = JudgeTerms(grace=timedelta(seconds=5), policy=RetryPolicy(base=timedelta()), chance=lambda: 0.0)
+AT_ONCE = JudgeTerms(grace=timedelta(seconds=5), policy=Policy(base=timedelta()), chance=lambda: 0.0)
 _drivers = count(1)
 
 
@@ -34,7 +34,8 @@ async def lane_of(engine: AsyncEngine, n: int = 1, **device: Any) -> tuple[str, 
 
 
 async def claims(engine: AsyncEngine, driver: str, room: int = 1000, **terms: Any) -> list[Any]:
-    given = ClaimTerms(**({"by": "t", "window_ms": 10_000, "grace_ms": 5_000, "most": 100} | terms))
+    usual: dict[str, Any] = {"by": "t", "window_ms": 10_000, "grace_ms": 5_000, "most": 100}
+    given = ClaimTerms(**(usual | terms))
     return await claim(engine, driver, room=room, profiles=[], terms=given)
 
 
@@ -183,7 +184,7 @@ async def test_strict_holds_the_lane_through_the_pause(engine: AsyncEngine) -> N
     first, second = ids(await store(engine, submission(device, "1"), submission(device, "2", priority=0)))
     [row] = await claims(engine, driver)
     assert row["command_id"] == second
-    slow = JudgeTerms(grace=timedelta(seconds=5), policy=RetryPolicy(base=timedelta(seconds=30)), chance=lambda: 0.0)
+    slow = JudgeTerms(grace=timedelta(seconds=5), policy=Policy(base=timedelta(seconds=30)), chance=lambda: 0.0)
     refusal = Evidence(kind=K.NOT_SENT, attempt=1)
     await apply(engine, [Item(tenant_id=1, command_id=second, evidence=refusal)], slow)
     assert await claims(engine, driver) == []

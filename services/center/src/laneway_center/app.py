@@ -112,7 +112,7 @@ class Center:
 
     @property
     def _terms(self) -> JudgeTerms:
-        return JudgeTerms(grace=timedelta(seconds=self.settings.grace_s), policy=self.settings.retry_policy)
+        return JudgeTerms(grace=timedelta(seconds=self.settings.grace_s), policy=self.settings.policy)
 
     def _record_works(self) -> list[Awaitable[None]]:
         names, s = self.topology, self.settings

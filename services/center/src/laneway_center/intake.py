@@ -223,7 +223,7 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         gate=gate,
         retry=scope["retry"],
         ack_expected=scope["ack"] != "none",
-        ack_timeout_ms=scope["ack_timeout_ms"] or round(settings.ack_timeout_s * 1000),
+        ack_timeout_ms=scope["ack_timeout_ms"],
         call_timeout_ms=scope["call_timeout_ms"] or round(settings.call_timeout_s * 1000),
         max_attempts=submission.max_attempts or scope["max_attempts"] or settings.max_attempts,
         occurred_at=submission.occurred_at or scope["now"],

@@ -21,7 +21,9 @@ from laneway_shared.telemetry import configure_logs
 
 log = structlog.get_logger(__name__)
 
-app = typer.Typer(add_completion=False, no_args_is_help=False, pretty_exceptions_enable=False, help="The Laneway center.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=False, pretty_exceptions_enable=False, help="The Laneway center."
+)
 
 
 class _Server(uvicorn.Server):

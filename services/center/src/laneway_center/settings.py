@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from pydantic import Field, field_validator
 
-from laneway_shared.lifecycle import RetryPolicy
+from laneway_shared.lifecycle import Policy
 from laneway_shared.settings import ServiceSettings
 
 ROLES = ("api", "dispatch", "record", "schedule")
@@ -55,6 +55,10 @@ class CenterSettings(ServiceSettings):
         return frozenset(self.roles.split(","))
 
     @property
-    def retry_policy(self) -> RetryPolicy:
-        """Back-off between attempts."""
-        return RetryPolicy(base=timedelta(seconds=self.retry_base_s), cap=timedelta(seconds=self.retry_cap_s))
+    def policy(self) -> Policy:
+        """Back-off between attempts, and how long answers may take."""
+        return Policy(
+            base=timedelta(seconds=self.retry_base_s),
+            cap=timedelta(seconds=self.retry_cap_s),
+            ack_timeout=timedelta(seconds=self.ack_timeout_s),
+        )

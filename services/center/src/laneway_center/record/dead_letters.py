@@ -7,9 +7,9 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from laneway_center.record.results import note_letters
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.store.letters import Letter, store_letters
+from laneway_center.traces import note_letters
 from laneway_shared.broker import Consumer, Delivery, Outcome, Outgoing, Publisher, ack_all
 from laneway_shared.errors import UnreadableMessageError
 from laneway_shared.lifecycle import LETTER_REJECTED, ResultKind

@@ -11,12 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center import metrics
 from laneway_center.store.database import DatabaseAwayError, is_refused_value
-from laneway_center.store.evidence import Applied, Change, Item, JudgeTerms, TransitionRefusedError, apply
+from laneway_center.store.evidence import Applied, Item, JudgeTerms, TransitionRefusedError, apply
 from laneway_center.store.letters import Letter, store_letters
+from laneway_center.traces import note_changes, note_letters
 from laneway_center.wakeups import Wakeups
 from laneway_shared.broker import Consumer, Delivery, ack_all
 from laneway_shared.errors import UnreadableMessageError
-from laneway_shared.lifecycle import FINAL, Evidence
+from laneway_shared.lifecycle import Evidence
 from laneway_shared.messages import ResultMessage, decode_results
 
 log = structlog.get_logger(__name__)
@@ -156,21 +157,3 @@ def item_of(result: ResultMessage) -> Item:
         ),
         detail=detail,
     )
-
-
-def note_changes(changes: Sequence[Change]) -> None:
-    """One log line and the counters for each state change."""
-    for change in changes:
-        metrics.TRANSITIONS.labels(str(change.after)).inc()
-        log.info("state", commandId=change.command_id, tenantId=change.tenant_id, attempt=change.attempt,
-                 was=change.before, now=change.after, errorCode=change.error_code)  # fmt: skip
-        if change.after in FINAL:
-            metrics.END_TO_END.labels(str(change.after)).observe((change.at - change.accepted_at).total_seconds())
-
-
-def note_letters(letters: Sequence[Letter]) -> None:
-    """One log line and the counters for each letter set aside."""
-    for letter in letters:
-        metrics.LETTERS.labels(letter.reason).inc()
-        log.warning("dead", queue=letter.queue, reason=letter.reason, commandId=letter.command_id,
-                    attempt=letter.attempt, explanation=letter.explanation)  # fmt: skip

@@ -12,12 +12,12 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center import metrics
-from laneway_center.record.results import note_changes
 from laneway_center.settings import CenterSettings
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.store.due import expired_unsent, take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.instances import sweep_silent
+from laneway_center.traces import note_changes
 from laneway_center.wakeups import Wakeups
 from laneway_shared.broker import Outcome, Outgoing, Publisher
 from laneway_shared.lifecycle import Evidence, ResultKind

@@ -36,7 +36,7 @@ class NewCommand:
     gate: str
     retry: str
     ack_expected: bool
-    ack_timeout_ms: int
+    ack_timeout_ms: int | None  # None: the device family's own, or the default
     call_timeout_ms: int
     max_attempts: int
     occurred_at: datetime

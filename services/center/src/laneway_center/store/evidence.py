@@ -17,8 +17,8 @@ from laneway_shared.lifecycle import (
     WAITING,
     Evidence,
     Gate,
+    Policy,
     RetryPlace,
-    RetryPolicy,
     Snapshot,
     Status,
     judge,
@@ -64,7 +64,7 @@ class JudgeTerms:
     """How evidence is judged."""
 
     grace: timedelta
-    policy: RetryPolicy
+    policy: Policy
     chance: Callable[[], float] = field(default=lambda: random.uniform(-1, 1))  # noqa: S311 - jitter
 
 
@@ -236,7 +236,7 @@ def _snapshot(row: RowMapping, grace: timedelta) -> Snapshot:
         gate=Gate(row["gate"]),
         retry=RetryPlace(row["retry"]),
         ack_expected=row["ack_expected"],
-        ack_timeout=timedelta(milliseconds=row["ack_timeout_ms"]),
+        ack_timeout=None if row["ack_timeout_ms"] is None else timedelta(milliseconds=row["ack_timeout_ms"]),
         expire_at=row["expire_at"],
         start_by=row["start_by"],
         quiet_at=row["quiet_at"],

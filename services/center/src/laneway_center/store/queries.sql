@@ -69,7 +69,7 @@ inserted AS (
 ),
 noted AS (
   INSERT INTO point_command_event (command_pk, at, to_status, attempt, kind, note)
-  SELECT id, clock.at, 'PENDING', 0, 'ACCEPTED', 'stored; waits its turn' FROM inserted, clock
+  SELECT id, clock.at, 'PENDING', 0, 'STORED', 'waits its turn' FROM inserted, clock
 )
 SELECT tenant_id, command_id::text AS command_id, lane_id FROM inserted;
 

@@ -196,7 +196,7 @@ point_command = Table(
     Column("gate", Text, nullable=False),
     Column("retry", Text, nullable=False),
     Column("ack_expected", Boolean, nullable=False),
-    Column("ack_timeout_ms", Integer, nullable=False),
+    Column("ack_timeout_ms", Integer),
     Column("call_timeout_ms", Integer, nullable=False),
     Column("attempt", Integer, nullable=False, server_default=text("0")),
     Column("attempts_spent", Integer, nullable=False, server_default=text("0")),

@@ -159,7 +159,7 @@ def upgrade() -> None:
         sa.Column("gate", sa.Text(), nullable=False),
         sa.Column("retry", sa.Text(), nullable=False),
         sa.Column("ack_expected", sa.Boolean(), nullable=False),
-        sa.Column("ack_timeout_ms", sa.Integer(), nullable=False),
+        sa.Column("ack_timeout_ms", sa.Integer(), nullable=True),
         sa.Column("call_timeout_ms", sa.Integer(), nullable=False),
         sa.Column("attempt", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("attempts_spent", sa.Integer(), server_default=sa.text("0"), nullable=False),
