@@ -15,14 +15,21 @@ from laneway_center.store.claims import ClaimTerms, claim, confirm_sent
 from laneway_center.store.due import expired_unsent, take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.instances import mark_listening, sweep_silent
-from laneway_shared.lifecycle import Evidence, Policy, ResultKind
+from laneway_center.store.locked_rows import Subject
+from laneway_center.store.operators import Operator, resolve, send_again
+from laneway_shared.judgement import Evidence, Policy
+from laneway_shared.lifecycle import ResultKind, Status
 from laneway_shared.problems import ProblemError
-from support.stored import UNLOCK, beat, books_balance, ids, register, rows, run, store, submission
+from support.stored import LEVEL, UNLOCK, beat, books_balance, ids, register, rows, run, store, submission
 
 K = ResultKind
 TERMS = ClaimTerms(by="test", window_ms=10_000, grace_ms=5_000, most=100)
 AT_ONCE = JudgeTerms(grace=timedelta(seconds=5), policy=Policy(base=timedelta()), chance=lambda: 0.0)
 _drivers = count(1)
+
+
+def about(command_id: str, evidence: Evidence) -> Item:
+    return Item(subject=Subject(tenant_id=1, command_id=command_id), evidence=evidence)
 
 
 async def lane_of(engine: AsyncEngine, n: int = 1, **device: Any) -> tuple[str, list[int]]:
@@ -41,7 +48,7 @@ async def claims(engine: AsyncEngine, driver: str, room: int = 1000, **terms: An
 
 async def tell(engine: AsyncEngine, command_id: str, kind: ResultKind, attempt: int | None = 1, **said: Any) -> None:
     evidence = Evidence(kind=kind, attempt=attempt, **said)
-    applied = await apply(engine, [Item(tenant_id=1, command_id=command_id, evidence=evidence)], AT_ONCE)
+    applied = await apply(engine, [about(command_id, evidence)], AT_ONCE)
     assert applied.orphans == ()
 
 
@@ -165,9 +172,7 @@ async def test_confirms_and_results_of_the_same_rows_from_many_tasks(engine: Asy
         await confirm_sent(engine, [(r["id"], 1) for r in rng.sample(claimed, 30)])
 
     async def answer(part: list[Any]) -> None:
-        items = [
-            Item(tenant_id=1, command_id=r["command_id"], evidence=Evidence(kind=K.SUCCESS, attempt=1)) for r in part
-        ]
+        items = [about(r["command_id"], Evidence(kind=K.SUCCESS, attempt=1)) for r in part]
         await apply(engine, items, AT_ONCE)
 
     shuffled = [rng.sample(claimed, len(claimed)) for _ in range(4)]
@@ -186,7 +191,7 @@ async def test_strict_holds_the_lane_through_the_pause(engine: AsyncEngine) -> N
     assert row["command_id"] == second
     slow = JudgeTerms(grace=timedelta(seconds=5), policy=Policy(base=timedelta(seconds=30)), chance=lambda: 0.0)
     refusal = Evidence(kind=K.NOT_SENT, attempt=1)
-    await apply(engine, [Item(tenant_id=1, command_id=second, evidence=refusal)], slow)
+    await apply(engine, [about(second, refusal)], slow)
     assert await claims(engine, driver) == []
     await books_balance(engine)
     await run(engine, "UPDATE point_command SET next_visible_at = now() WHERE command_id = :c", c=second)
@@ -226,9 +231,7 @@ async def test_a_command_that_never_left_expires_and_leaves_the_lane(engine: Asy
     await run(engine, "UPDATE point_command SET expire_at = now(), due_at = now() WHERE command_id = :c", c=old)
     assert [r["command_id"] for r in await claims(engine, driver)] == [young], "the expired head isn't sent"
     due = [each for each in await expired_unsent(engine, most=100) if each.command_id == old]
-    items = [
-        Item(tenant_id=1, command_id=old, evidence=Evidence(kind=K.DUE, attempt=0, at=each.seen_at)) for each in due
-    ]
+    items = [about(old, Evidence(kind=K.DUE, attempt=0, at=each.seen_at)) for each in due]
     await apply(engine, items, AT_ONCE)
     assert await status_of(engine, old) == "EXPIRED"
     await books_balance(engine)
@@ -272,7 +275,7 @@ async def test_a_device_that_echoes_no_id_is_matched_by_its_lane(engine: AsyncEn
     driver, [device, other] = await lane_of(engine, 2)
     await store(engine, submission(device), submission(other))
     await claims(engine, driver)
-    answer = Item(tenant_id=1, device_sn=f"SN{device}", evidence=Evidence(kind=K.SUCCESS))
+    answer = Item(subject=Subject(tenant_id=1, device_sn=f"SN{device}"), evidence=Evidence(kind=K.SUCCESS))
     assert (await apply(engine, [answer], AT_ONCE)).orphans == ()
     assert (await apply(engine, [answer], AT_ONCE)).orphans == (0,), "nothing is in flight any more"
     done = await rows(
@@ -286,9 +289,9 @@ async def test_evidence_about_nobody_is_named_and_the_rest_is_applied(engine: As
     [known] = ids(await store(engine, submission(device)))
     await claims(engine, driver)
     success = Evidence(kind=K.SUCCESS, attempt=1)
-    stranger = Item(tenant_id=1, command_id="00000000-0000-4000-8000-000000000000", evidence=success)
-    foreign = Item(tenant_id=2, command_id=known, evidence=success)
-    applied = await apply(engine, [stranger, foreign, Item(tenant_id=1, command_id=known, evidence=success)], AT_ONCE)
+    stranger = about("00000000-0000-4000-8000-000000000000", success)
+    foreign = Item(subject=Subject(tenant_id=2, command_id=known), evidence=success)
+    applied = await apply(engine, [stranger, foreign, about(known, success)], AT_ONCE)
     assert applied.orphans == (0, 1)
     assert await status_of(engine, known) == "SUCCESS"
 
@@ -320,3 +323,72 @@ async def test_a_known_command_is_shown_also_when_its_driver_is_offline(engine: 
     [other] = await store(engine, submission(device, "2", command_id=same.command_id))
     assert isinstance(other, ProblemError)
     assert other.code == "COMMAND_ID_REUSED", "decided before anything else"
+
+
+async def dead(engine: AsyncEngine, *, point: int = LEVEL) -> tuple[str, str]:
+    driver, [device] = await lane_of(engine)
+    [one] = ids(await store(engine, submission(device, point=point, max_attempts=1)))
+    await claims(engine, driver)
+    await tell(engine, one, K.NOT_SENT)
+    assert await status_of(engine, one) == "DEAD"
+    return driver, one
+
+
+AGAIN: dict[str, Any] = {"expire_in": timedelta(minutes=1), "grace": timedelta(seconds=5), "force": False}
+ME = Operator(name="kim", why="the door is repaired")
+
+
+async def test_a_replay_is_a_new_attempt_at_the_tail_with_a_new_deadline(engine: AsyncEngine) -> None:
+    driver, one = await dead(engine)
+    subject = Subject(tenant_id=1, command_id=one)
+    assert (await send_again(engine, subject, ME, **AGAIN)).after == "PENDING"
+    await books_balance(engine)
+    with pytest.raises(ProblemError, match="it is PENDING"):
+        await send_again(engine, subject, ME, **AGAIN)
+    [row] = await claims(engine, driver)
+    assert (row["command_id"], row["attempt"]) == (one, 2)
+    await tell(engine, one, K.SUCCESS, 1)
+    assert await status_of(engine, one) == "DISPATCHING", "the first attempt's answer is late evidence"
+    await tell(engine, one, K.SUCCESS, 2)
+    assert await status_of(engine, one) == "SUCCESS"
+    with pytest.raises(ProblemError, match="it is SUCCESS"):
+        await send_again(engine, subject, ME, **AGAIN)
+    [event] = await rows(engine, "SELECT detail FROM point_command_event e JOIN point_command c ON c.id = e.command_pk"
+                         " WHERE kind = 'REPLAYED' AND command_id = :c", c=one)  # fmt: skip
+    assert event.detail == {"by": "kim", "why": "the door is repaired"}
+    await books_balance(engine)
+
+
+async def test_an_unsafe_command_that_expired_needs_force(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    [one] = ids(await store(engine, submission(device, point=UNLOCK)))
+    subject = Subject(tenant_id=1, command_id=one)
+    await run(engine, "UPDATE point_command SET expire_at = now() WHERE command_id = :c", c=one)
+    seen = (await rows(engine, "SELECT clock_timestamp() AS now"))[0].now
+    await tell(engine, one, K.DUE, 0, at=seen)
+    assert await status_of(engine, one) == "EXPIRED"
+    with pytest.raises(ProblemError) as refused:
+        await send_again(engine, subject, ME, **AGAIN)
+    assert refused.value.code == "FORCE_NEEDED"
+    await send_again(engine, subject, ME, **(AGAIN | {"force": True}))
+    assert [r["command_id"] for r in await claims(engine, driver)] == [one]
+
+
+async def test_of_two_operators_the_second_is_told(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine, review_policy="hold")
+    [one] = ids(await store(engine, submission(device, point=UNLOCK)))
+    subject = Subject(tenant_id=1, command_id=one)
+    await claims(engine, driver)
+    await tell(engine, one, K.STARTED)
+    await run(engine, "UPDATE point_command SET quiet_at = start_by - interval '1 min' WHERE command_id = :c", c=one)
+    seen = (await rows(engine, "SELECT clock_timestamp() AS now"))[0].now
+    await tell(engine, one, K.DUE, 1, at=seen)
+    assert await status_of(engine, one) == "MANUAL_REVIEW"
+    decisions = await asyncio.gather(
+        resolve(engine, subject, ME, Status.SUCCESS, grace=timedelta(seconds=5)),
+        resolve(engine, subject, ME, Status.FAILED, grace=timedelta(seconds=5)),
+        send_again(engine, subject, ME, **AGAIN),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(each, ProblemError) for each in decisions) == 2
+    await books_balance(engine)

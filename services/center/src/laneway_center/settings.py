@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from pydantic import Field, field_validator
 
-from laneway_shared.lifecycle import Policy
+from laneway_shared.judgement import Policy
 from laneway_shared.settings import ServiceSettings
 
 ROLES = ("api", "dispatch", "record", "schedule")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import structlog
 
 from laneway_center import metrics
-from laneway_center.store.evidence import Change
 from laneway_center.store.letters import Letter
+from laneway_center.store.locked_rows import Change
 from laneway_shared.lifecycle import FINAL
 
 log = structlog.get_logger(__name__)

@@ -11,13 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center import metrics
 from laneway_center.store.database import DatabaseAwayError, is_refused_value
-from laneway_center.store.evidence import Applied, Item, JudgeTerms, TransitionRefusedError, apply
+from laneway_center.store.evidence import Applied, Item, JudgeTerms, apply
 from laneway_center.store.letters import Letter, store_letters
+from laneway_center.store.locked_rows import Subject, TransitionRefusedError
 from laneway_center.traces import note_changes, note_letters
 from laneway_center.wakeups import Wakeups
 from laneway_shared.broker import Consumer, Delivery, ack_all
 from laneway_shared.errors import UnreadableMessageError
-from laneway_shared.lifecycle import Evidence
+from laneway_shared.judgement import Evidence
 from laneway_shared.messages import ResultMessage, decode_results
 
 log = structlog.get_logger(__name__)
@@ -141,9 +142,7 @@ def item_of(result: ResultMessage) -> Item:
     timeout = result.ack_timeout
     usable = timeout is not None and 0 < timeout <= LONGEST_ACK_TIMEOUT_S
     return Item(
-        tenant_id=result.tenant_id,
-        command_id=result.command_id,
-        device_sn=result.device_sn,
+        subject=Subject(tenant_id=result.tenant_id, command_id=result.command_id, device_sn=result.device_sn),
         evidence=Evidence(
             kind=result.status,
             attempt=result.attempt,

@@ -17,10 +17,12 @@ from laneway_center.store.database import DatabaseAwayError
 from laneway_center.store.due import expired_unsent, take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.instances import sweep_silent
+from laneway_center.store.locked_rows import Subject
 from laneway_center.traces import note_changes
 from laneway_center.wakeups import Wakeups
 from laneway_shared.broker import Outcome, Outgoing, Publisher
-from laneway_shared.lifecycle import Evidence, ResultKind
+from laneway_shared.judgement import Evidence
+from laneway_shared.lifecycle import ResultKind
 from laneway_shared.messages import ResultMessage, encode
 from laneway_shared.topology import Topology
 
@@ -98,8 +100,7 @@ class Scheduler:
             return False
         items = [
             Item(
-                tenant_id=each.tenant_id,
-                command_id=each.command_id,
+                subject=Subject(tenant_id=each.tenant_id, command_id=each.command_id),
                 evidence=Evidence(kind=ResultKind.DUE, attempt=0, at=each.seen_at),
             )
             for each in due

@@ -217,14 +217,15 @@ UPDATE point_command c SET
   status = r.status, attempts_spent = r.attempts_spent, started = r.started, unknown = r.unknown, letter = r.letter,
   called = r.called, may_have_run = r.may_have_run, absent = r.absent, ack_due_at = r.ack_due_at, due_at = r.due_at,
   next_visible_at = r.next_visible_at, response_value = r.response_value, error_code = r.error_code,
-  error_message = r.error_message, seq = r.seq,
+  error_message = r.error_message, seq = r.seq, expire_at = r.expire_at,
   started_at = CASE WHEN r.started THEN COALESCE(c.started_at, r.at) ELSE c.started_at END,
   finished_at = CASE WHEN r.final THEN r.at END,
   update_time = r.at
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
   id bigint, status text, allowed text[], attempt int, attempts_spent int, started boolean, unknown boolean,
   letter text, called boolean, may_have_run boolean, absent boolean, ack_due_at timestamptz, due_at timestamptz,
-  next_visible_at timestamptz, response_value text, error_code text, error_message text, seq bigint, final boolean,
+  next_visible_at timestamptz, response_value text, error_code text, error_message text, seq bigint,
+  expire_at timestamptz, final boolean,
   at timestamptz)
 WHERE c.id = r.id AND c.attempt = r.attempt AND c.status = ANY(r.allowed);
 

@@ -7,19 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laneway_shared.lifecycle import (
-    FINAL,
-    TRANSITIONS,
-    WAITING,
-    Evidence,
-    Gate,
-    ResultKind,
-    RetryPlace,
-    Snapshot,
-    Status,
-    judge,
-    sources,
-)
+from laneway_shared.judgement import Evidence, Snapshot, judge
+from laneway_shared.lifecycle import FINAL, TRANSITIONS, WAITING, Gate, ResultKind, RetryPlace, Status, sources
 
 K, S = ResultKind, Status
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
@@ -159,6 +148,12 @@ def test_unsafe_with_started_is_for_a_person() -> None:
     assert started.status is S.SENT
     assert outcome(started, K.DUE, at=16).status is S.SENT, "asked before the call could be over"
     assert outcome(started, K.DUE, at=20).status is S.MANUAL_REVIEW
+
+
+def test_started_and_then_certainly_not_called_can_still_expire() -> None:
+    started = outcome(command(unsafe=True, expire_at=after(5)), K.STARTED, at=2)
+    late = outcome(started, K.EXPIRED, at=6)
+    assert (late.status, late.called) == (S.EXPIRED, False)
 
 
 def test_absence_counts_from_when_it_was_seen_not_from_when_it_is_applied() -> None:

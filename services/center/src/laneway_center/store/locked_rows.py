@@ -1,0 +1,249 @@
+"""Command rows under their locks: read, changed through one gate, written back with their lanes and timelines."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import RowMapping
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from laneway_center.store.database import to_json
+from laneway_center.store.statements import SQL
+from laneway_shared.judgement import Snapshot
+from laneway_shared.lifecycle import FINAL, TRANSITIONS, WAITING, Gate, RetryPlace, Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Whom something is about: a command, or the only one in flight in the lane of a device."""
+
+    tenant_id: int
+    command_id: str | None = None
+    device_sn: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A state change that was written."""
+
+    command_id: str
+    tenant_id: int
+    attempt: int
+    before: Status
+    after: Status
+    error_code: str | None
+    accepted_at: datetime
+    at: datetime
+
+
+class TransitionRefusedError(RuntimeError):
+    """A change is not in the table of transitions, or its row changed under the lock: a bug, nothing was written."""
+
+
+@dataclass
+class LockedCommand:
+    """A locked command row and what becomes of it."""
+
+    row: RowMapping
+    before: Snapshot
+    now_is: Snapshot
+    seq: int
+    touched: bool = False
+
+
+class LockedRows:
+    """All rows one transaction works on. Lanes are locked in lane_id order, then commands in id order."""
+
+    def __init__(self, connection: AsyncConnection, grace: timedelta) -> None:
+        self._connection, self._grace = connection, grace
+        self._lanes: dict[int, dict[str, Any]] = {}
+        self._changed_lanes: set[int] = set()
+        self._by_id: dict[int, LockedCommand] = {}
+        self._by_key: dict[tuple[int, str], LockedCommand] = {}
+        self._events: list[dict[str, Any]] = []
+        self.changes: list[Change] = []
+        self.now = datetime.min.replace(tzinfo=UTC)  # the database's clock, once something is locked
+
+    async def lock(self, subjects: Sequence[Subject]) -> None:
+        """Lock the lanes and commands these are about. In two statements: the second sees what the wait let by."""
+        keys = {(s.tenant_id, s.command_id, None if s.command_id else s.device_sn) for s in subjects}
+        rows = to_json([{"tenant_id": t, "command_id": c, "device_sn": s} for t, c, s in keys])
+        lanes = await self._connection.execute(SQL["lanes_of_evidence"], {"rows": rows})
+        self._lanes = {lane["lane_id"]: dict(lane) for lane in lanes.mappings()}
+        commands = await self._connection.execute(
+            SQL["commands_of_evidence"], {"rows": rows, "lanes": list(self._lanes)}
+        )
+        for row in commands.mappings():
+            snapshot = _snapshot(row, self._grace)
+            command = LockedCommand(row=row, before=snapshot, now_is=snapshot, seq=row["seq"])
+            self._by_id[row["id"]] = self._by_key[row["tenant_id"], row["command_id"]] = command
+            self.now = row["now"]
+
+    def find(self, subject: Subject) -> LockedCommand | None:
+        """The locked command somebody means; None: unknown, or not exactly one in flight at that device."""
+        if subject.command_id is not None:
+            return self._by_key.get((subject.tenant_id, subject.command_id))
+        holders = [self._by_id.get(lane["holder_id"] or 0) for lane in self._lanes.values()]
+        at_device = [
+            command
+            for command in holders
+            if command is not None
+            and (command.row["tenant_id"], command.row["device_sn"]) == (subject.tenant_id, subject.device_sn)
+            and command.now_is.status not in FINAL | WAITING
+        ]
+        return at_device[0] if len(at_device) == 1 else None
+
+    def record(
+        self,
+        command: LockedCommand,
+        new: Snapshot,
+        *,
+        kind: str,
+        note: str,
+        attempt: int,
+        detail: Mapping[str, Any],
+        table: Mapping[Status, frozenset[Status]] = TRANSITIONS,
+    ) -> None:
+        """The one gate: a line in the timeline, and the change if there is one.
+
+        Raises:
+            TransitionRefusedError: `table` doesn't allow it.
+        """
+        old = command.now_is
+        if new.status is not old.status and new.status not in table.get(old.status, ()):
+            raise TransitionRefusedError(f"{old.status} -> {new.status} by {kind}")
+        self._events.append(
+            {
+                "n": len(self._events),
+                "command_pk": command.row["id"],
+                "at": self.now,
+                "from_status": old.status,
+                "to_status": new.status,
+                "attempt": attempt,
+                "kind": kind,
+                "note": note,
+                "detail": {key: value for key, value in detail.items() if value is not None} or None,
+            }
+        )
+        if new is not old:
+            command.touched = True
+            command.now_is = new
+            self._keep_books(command, old, new)
+
+    def to_the_tail(self, command: LockedCommand) -> None:
+        """Give it the next place of its lane."""
+        lane = self._lanes[command.row["lane_id"]]
+        lane["next_seq"] += 1
+        command.seq = lane["next_seq"]
+
+    def _keep_books(self, command: LockedCommand, old: Snapshot, new: Snapshot) -> None:
+        lane = self._lanes[command.row["lane_id"]]
+        self._changed_lanes.add(command.row["lane_id"])
+        lane["depth"] += int(new.waits) - int(old.waits)
+        if lane["review_policy"] == "hold":
+            lane["review_holds"] += int(new.status is Status.MANUAL_REVIEW) - int(old.status is Status.MANUAL_REVIEW)
+            lane["review_holds"] = max(lane["review_holds"], 0)
+        if new.status is Status.RETRY_WAIT is not old.status and new.retry is RetryPlace.RELAXED:
+            self.to_the_tail(command)
+        if lane["holder_id"] == command.row["id"]:
+            if not new.holds_lane:
+                lane.update(holder_id=None, state="ready", ready_at=self.now)
+            elif new.status is Status.RETRY_WAIT:
+                lane.update(state="ready", ready_at=new.next_visible_at)
+        if new.status is not old.status:
+            self.changes.append(
+                Change(
+                    command_id=command.row["command_id"],
+                    tenant_id=command.row["tenant_id"],
+                    attempt=new.attempt,
+                    before=old.status,
+                    after=new.status,
+                    error_code=new.error_code,
+                    accepted_at=command.row["create_time"],
+                    at=self.now,
+                )
+            )
+
+    async def write(self) -> bool:
+        """Write everything back; True when some lane can send now.
+
+        Raises:
+            TransitionRefusedError: a row changed under its lock.
+        """
+        touched = [command for command in self._by_id.values() if command.touched]
+        if touched:
+            rows = [_written(command, self.now) for command in touched]
+            result = await self._connection.execute(SQL["write_judged"], {"rows": to_json(rows)})
+            if result.rowcount != len(rows):
+                raise TransitionRefusedError(f"{len(rows) - result.rowcount} of {len(rows)} rows slipped their lock")
+        lanes = [self._lanes[lane_id] for lane_id in sorted(self._changed_lanes)]
+        ready = False
+        for lane in lanes:
+            if lane["holder_id"] is None and lane["state"] != "busy":
+                if lane["state"] == "idle" and lane["depth"] > 0:
+                    lane["ready_at"] = self.now
+                lane["state"] = "ready" if lane["depth"] > 0 else "idle"
+            ready = ready or (lane["state"] == "ready" and lane["ready_at"] <= self.now)
+        if lanes:
+            await self._connection.execute(SQL["write_lanes"], {"rows": to_json(lanes)})
+        if self._events:
+            await self._connection.execute(SQL["write_events"], {"rows": to_json(self._events)})
+        return ready
+
+
+def _snapshot(row: RowMapping, grace: timedelta) -> Snapshot:
+    return Snapshot(
+        status=Status(row["status"]),
+        attempt=row["attempt"],
+        attempts_spent=row["attempts_spent"],
+        max_attempts=row["max_attempts"],
+        unsafe=row["retry_safety"] == "unsafe",
+        gate=Gate(row["gate"]),
+        retry=RetryPlace(row["retry"]),
+        ack_expected=row["ack_expected"],
+        ack_timeout=None if row["ack_timeout_ms"] is None else timedelta(milliseconds=row["ack_timeout_ms"]),
+        expire_at=row["expire_at"],
+        start_by=row["start_by"],
+        quiet_at=row["quiet_at"],
+        grace=grace,
+        started=row["started"],
+        unknown=row["unknown"],
+        letter=row["letter"],
+        called=row["called"],
+        may_have_run=row["may_have_run"],
+        absent=row["absent"],
+        ack_due_at=row["ack_due_at"],
+        due_at=row["due_at"],
+        next_visible_at=row["next_visible_at"],
+        response_value=row["response_value"],
+        error_code=row["error_code"],
+        error_message=row["error_message"],
+    )
+
+
+def _written(command: LockedCommand, now: datetime) -> dict[str, Any]:
+    new, old = command.now_is, command.before
+    return {
+        "id": command.row["id"],
+        "status": new.status,
+        "allowed": [old.status],  # read under the lock; the table of transitions was asked in record
+        "attempt": old.attempt,
+        "attempts_spent": new.attempts_spent,
+        "started": new.started,
+        "unknown": new.unknown,
+        "letter": new.letter,
+        "called": new.called,
+        "may_have_run": new.may_have_run,
+        "absent": new.absent,
+        "ack_due_at": new.ack_due_at,
+        "due_at": new.due_at,
+        "next_visible_at": new.next_visible_at,
+        "response_value": new.response_value,
+        "error_code": new.error_code,
+        "error_message": new.error_message,
+        "seq": command.seq,
+        "expire_at": new.expire_at,
+        "final": new.status in FINAL,
+        "at": now,
+    }
