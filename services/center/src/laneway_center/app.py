@@ -189,7 +189,9 @@ class Center:
         metrics.BROKER_UP.set(1 if connected else 0)
         if not connected:
             return "away"
-        return "blocked by a resource alarm" if await self.publisher.blocked() else "ok"
+        blocked = await self.publisher.blocked()
+        metrics.BLOCKED_BROKER.set(1 if blocked else 0)
+        return "blocked by a resource alarm" if blocked else "ok"
 
 
 async def _as_coroutine(work: Awaitable[None]) -> None:

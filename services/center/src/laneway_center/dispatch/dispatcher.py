@@ -106,9 +106,10 @@ class Dispatcher:
     def _note_claimed(driver: str, claimed: Sequence[RowMapping]) -> None:
         metrics.CLAIMED.labels(driver).inc(len(claimed))
         for row in claimed:
-            metrics.DISPATCH_LATENCY.observe((row["published_at"] - row["create_time"]).total_seconds())
+            if row["attempt"] == 1:
+                metrics.TIME_IN_QUEUE.observe((row["published_at"] - row["create_time"]).total_seconds())
             log.info("claim", commandId=row["command_id"], attempt=row["attempt"], tenantId=row["tenant_id"],
-                     laneKey=row["lane_key"], laneToken=row["lane_token"])  # fmt: skip
+                     laneKey=row["lane_key"], intentKey=row["intent_key"], laneToken=row["lane_token"])  # fmt: skip
 
     async def _send(self, driver: str, claimed: Sequence[RowMapping], taken: float) -> None:
         try:
@@ -131,8 +132,8 @@ class Dispatcher:
         confirmed = [
             (row["id"], row["attempt"]) for row, o in zip(live, outcomes, strict=True) if o is Outcome.CONFIRMED
         ]
-        for outcome in outcomes:
-            metrics.PUBLISHED.labels(outcome.value).inc()
+        metrics.LATE_CLAIMS.inc(len(claimed) - len(live))
+        self._note_published(live, outcomes, time.monotonic() - taken)
         if confirmed:
             await self._mark_sent(confirmed)
         unsent = [
@@ -142,6 +143,15 @@ class Dispatcher:
         ]
         if unsent:
             await self._report_unsent(driver, unsent)
+
+    @staticmethod
+    def _note_published(live: Sequence[RowMapping], outcomes: Sequence[Outcome], took_s: float) -> None:
+        for row, outcome in zip(live, outcomes, strict=True):
+            metrics.PUBLISHED.labels(outcome.value).inc()
+            if outcome is Outcome.CONFIRMED:
+                metrics.DISPATCH_LATENCY.observe(took_s)
+            log.info("publish", commandId=row["command_id"], attempt=row["attempt"], tenantId=row["tenant_id"],
+                     laneKey=row["lane_key"], intentKey=row["intent_key"], outcome=outcome.value)  # fmt: skip
 
     async def _mark_sent(self, confirmed: Sequence[tuple[int, int]]) -> None:
         try:

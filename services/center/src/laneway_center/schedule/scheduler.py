@@ -16,6 +16,7 @@ from laneway_center.settings import CenterSettings
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.store.due import expired_unsent, take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
+from laneway_center.store.gauges import read_gauges
 from laneway_center.store.instances import sweep_silent
 from laneway_center.store.locked_rows import Subject
 from laneway_center.traces import note_changes
@@ -31,6 +32,7 @@ log = structlog.get_logger(__name__)
 BATCH = 500
 ASK_AGAIN_MS = 5_000
 SWEEP_EVERY_S = 1.0
+SAMPLE_EVERY_S = 5.0
 
 
 class Scheduler:
@@ -54,6 +56,7 @@ class Scheduler:
             tasks.create_task(self._repeat(self._ask_due, self._settings.schedule_poll_s), name="ask due")
             tasks.create_task(self._repeat(self._expire_unsent, self._settings.schedule_poll_s), name="expire unsent")
             tasks.create_task(self._repeat(self._sweep, SWEEP_EVERY_S), name="sweep instances")
+            tasks.create_task(self._repeat(self._sample, SAMPLE_EVERY_S), name="sample gauges")
 
     async def _repeat(self, work: Callable[[], Awaitable[bool]], pause_s: float) -> None:
         while True:
@@ -116,4 +119,22 @@ class Scheduler:
         for service, instance in await sweep_silent(self._engine, silence):
             metrics.INSTANCES_LOST.inc()
             log.warning("instance.offline", service=service, instance=instance, silentFor=silence.total_seconds())
+        return False
+
+    async def _sample(self) -> bool:
+        readings = await read_gauges(self._engine)
+        waiting: dict[str, int] = {}
+        for row in readings.lanes:
+            waiting[row["driver"]] = waiting.get(row["driver"], 0) + row["waiting"]
+        metrics.show(metrics.QUEUE_DEPTH, (((driver,), depth) for driver, depth in waiting.items()))
+        metrics.GLOBAL_DEPTH.set(sum(waiting.values()))
+        metrics.show(metrics.LANES, (((row["driver"], row["state"]), row["lanes"]) for row in readings.lanes))
+        ready = [row for row in readings.lanes if row["state"] == "ready"]
+        metrics.show(metrics.BLOCKED, (((row["driver"],), row["blocked_s"]) for row in ready))
+        metrics.show(metrics.IN_FLIGHT, (((row["driver"],), row["in_flight"]) for row in readings.in_flight))
+        metrics.show(metrics.OLDEST_IN_FLIGHT, (((row["driver"],), row["oldest_s"]) for row in readings.in_flight))
+        metrics.REVIEWS.set(readings.reviews)
+        who = [((row["service"], row["kind"]), row) for row in readings.instances]
+        metrics.show(metrics.INSTANCES, ((labels, row["online"]) for labels, row in who))
+        metrics.show(metrics.CLOCK_OFFSET, ((labels, row["clock_offset_s"]) for labels, row in who))
         return False

@@ -33,8 +33,11 @@ class Change:
     before: Status
     after: Status
     error_code: str | None
+    lane_key: str
+    intent_key: str | None
     accepted_at: datetime
     at: datetime
+    freed_after: timedelta | None  # since the claim, where it gave its lane back
 
 
 class TransitionRefusedError(RuntimeError):
@@ -146,8 +149,11 @@ class LockedRows:
             lane["review_holds"] = max(lane["review_holds"], 0)
         if new.status is Status.RETRY_WAIT is not old.status and new.retry is RetryPlace.RELAXED:
             self.to_the_tail(command)
+        freed_after = None
         if lane["holder_id"] == command.row["id"]:
             if not new.holds_lane:
+                claimed_at = command.row["claimed_at"]
+                freed_after = None if claimed_at is None else self.now - claimed_at
                 lane.update(holder_id=None, state="ready", ready_at=self.now)
             elif new.status is Status.RETRY_WAIT:
                 lane.update(state="ready", ready_at=new.next_visible_at)
@@ -160,8 +166,11 @@ class LockedRows:
                     before=old.status,
                     after=new.status,
                     error_code=new.error_code,
+                    lane_key=lane["lane_key"],
+                    intent_key=command.row["intent_key"],
                     accepted_at=command.row["create_time"],
                     at=self.now,
+                    freed_after=freed_after,
                 )
             )
 

@@ -145,7 +145,7 @@ noted AS (
 )
 SELECT c.id, c.lane_id, c.command_id::text AS command_id, c.attempt, c.tenant_id, c.type, c.device_id, c.point_id,
        c.request_value, c.retry_safety, c.gate, c.lane_key, c.lane_token, c.source, c.source_user_id, c.occurred_at,
-       c.expire_at, c.now AS published_at, c.start_by, c.call_timeout_ms, c.create_time,
+       c.expire_at, c.now AS published_at, c.start_by, c.call_timeout_ms, c.create_time, c.intent_key,
        d.device_sn, d.profile, d.address, p.name AS point, p.value_type, p.min, p.max, p.step, p.enum
 FROM claimed c
 JOIN device d ON d.tenant_id = c.tenant_id AND d.device_id = c.device_id
@@ -187,7 +187,8 @@ SELECT id, at, 'DISPATCHING', 'SENT', attempt, 'CONFIRMED', 'the broker has it' 
 
 -- name: lanes_of_evidence
 -- Lock the lanes that evidence is about, in lane_id order: by command, or by a device that echoes no command id.
-SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_policy, l.review_holds
+SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_policy, l.review_holds,
+       l.lane_key
 FROM lane l WHERE l.lane_id IN (
   SELECT c.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
   JOIN point_command c ON c.tenant_id = r.tenant_id AND c.command_id = r.command_id
@@ -202,7 +203,7 @@ ORDER BY l.lane_id FOR UPDATE;
 SELECT clock_timestamp() AS now, c.id, c.tenant_id, c.command_id::text AS command_id, c.lane_id, c.status, c.attempt,
        c.attempts_spent, c.max_attempts, c.retry_safety, c.gate, c.retry, c.ack_expected, c.ack_timeout_ms, c.seq,
        c.expire_at, c.start_by, c.quiet_at, c.started, c.unknown, c.letter, c.called, c.may_have_run, c.absent,
-       c.ack_due_at, c.due_at, c.next_visible_at, c.response_value, c.error_code, c.error_message, c.create_time,
+       c.ack_due_at, c.due_at, c.next_visible_at, c.response_value, c.error_code, c.error_message, c.create_time, c.claimed_at, c.intent_key,
        (SELECT d.device_sn FROM device d WHERE d.tenant_id = c.tenant_id AND d.device_id = c.device_id) AS device_sn
 FROM point_command c WHERE c.id IN (
   SELECT x.id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
@@ -316,3 +317,70 @@ SELECT e.at, e.from_status, e.to_status, e.attempt, e.kind, e.note, e.detail
 FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
 WHERE c.tenant_id = :tenant_id AND c.command_id = CAST(:command_id AS uuid)
 ORDER BY e.id;
+
+-- name: gauge_lanes
+-- Per driver service: lanes by state, commands waiting, and how long the longest ready lane has not been served.
+SELECT driver, state, count(*) AS lanes, sum(depth)::bigint AS waiting,
+       GREATEST(0, EXTRACT(epoch FROM clock_timestamp() - min(ready_at) FILTER (WHERE state = 'ready')))::float
+         AS blocked_s
+FROM lane WHERE state <> 'idle' GROUP BY driver, state;
+
+-- name: gauge_in_flight
+-- Per driver service: commands on their way, and since when the oldest is.
+SELECT driver, count(*) AS in_flight,
+       EXTRACT(epoch FROM clock_timestamp() - min(claimed_at))::float AS oldest_s
+FROM point_command WHERE status IN ('DISPATCHING', 'SENT') GROUP BY driver;
+
+-- name: gauge_reviews
+-- Commands a person has to decide.
+SELECT count(*) AS reviews FROM point_command WHERE status = 'MANUAL_REVIEW';
+
+-- name: gauge_instances
+-- Live instances by service, and how wrong their clocks are at the most.
+SELECT service, kind, count(*) FILTER (WHERE state = 'online') AS online,
+       max(abs(clock_offset_ms)) FILTER (WHERE state = 'online') / 1000 AS clock_offset_s
+FROM driver_instance GROUP BY service, kind;
+
+-- ------------------------------------------------------------------------------------------------- laneway verify
+-- Read in one REPEATABLE READ transaction, in chunks; :tenant_id NULL means all tenants.
+
+-- name: verify_scope
+-- The moment of the snapshot (no claim visible in it is later than its commit), and how much there is to read.
+SELECT now() AS at,
+  (SELECT count(*) FROM point_command c
+   WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id) AS commands,
+  (SELECT count(*) FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
+   WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id) AS events,
+  (SELECT count(*) FROM lane l
+   WHERE CAST(:tenant_id AS bigint) IS NULL OR l.tenant_id = :tenant_id) AS lanes;
+
+-- name: verify_commands
+-- Commands with what the checker's rules ask about.
+SELECT c.id, c.command_id::text AS command_id, c.tenant_id, c.lane_id, c.driver, d.device_sn, c.status, c.gate, c.retry,
+       c.retry_safety, c.ack_expected, c.attempt, c.call_timeout_ms, c.expire_at, c.quiet_at, c.ack_due_at
+FROM point_command c LEFT JOIN device d ON d.tenant_id = c.tenant_id AND d.device_id = c.device_id
+WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id
+ORDER BY c.id;
+
+-- name: verify_events
+-- All timelines in one order; of a claim also its lane token and start window, as text.
+SELECT e.id, e.command_pk, e.at, e.from_status, e.to_status, e.attempt, e.kind,
+       CASE WHEN e.kind = 'CLAIMED' THEN e.detail ->> 'laneToken' END AS lane_token,
+       CASE WHEN e.kind = 'CLAIMED' THEN e.detail ->> 'startBy' END AS start_by
+FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
+WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id
+ORDER BY e.id;
+
+-- name: verify_lanes
+-- Lanes with their books.
+SELECT l.lane_id, l.tenant_id, l.lane_key AS key, l.state, l.depth, l.holder_id, l.token, l.review_policy,
+       l.review_holds
+FROM lane l
+WHERE CAST(:tenant_id AS bigint) IS NULL OR l.tenant_id = :tenant_id
+ORDER BY l.lane_id;
+
+-- name: verify_devices
+-- Serial numbers of devices that belong to this tenant and to no other (a serial number is unique in a tenant only).
+SELECT d.device_sn FROM device d
+GROUP BY d.device_sn
+HAVING CAST(:tenant_id AS bigint) IS NULL OR bool_and(d.tenant_id = :tenant_id);

@@ -245,6 +245,13 @@ def upgrade() -> None:
         unique=False,
     )
     op.create_index(
+        "ix_point_command_review",
+        "point_command",
+        ["lane_id"],
+        unique=False,
+        postgresql_where=sa.text("status = 'MANUAL_REVIEW'"),
+    )
+    op.create_index(
         "uq_point_command_in_flight",
         "point_command",
         ["lane_id"],
@@ -328,6 +335,7 @@ def downgrade() -> None:
             "status IN ('DISPATCHING', 'SENT') OR (status = 'AWAITING_ACK' AND gate = 'ack') OR (status = 'RETRY_WAIT' AND retry = 'strict')"
         ),
     )
+    op.drop_index("ix_point_command_review", table_name="point_command")
     op.drop_index("ix_point_command_lookup", table_name="point_command")
     op.drop_index(
         "ix_point_command_head",
