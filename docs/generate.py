@@ -31,7 +31,7 @@ SETTINGS: Mapping[str, type[BaseSettings]] = {
     "Every service": ServiceSettings,
     "Center": CenterSettings,
     "Driver": DriverSettings,
-    "Driver with adapter mqtt, and ack-listener": MqttSettings,
+    "Driver with adapter mqtt, ack-listener and simulator": MqttSettings,
     "Driver with adapter virtual": VirtualSettings,
     "Ack-listener": AckListenerSettings,
     "Simulator": SimulatorSettings,
@@ -94,7 +94,8 @@ def settings_page() -> str:
         "<!-- Made by `make docs` from the settings classes. Change those, not this page. -->",
         "",
         "Read from the environment once, when a process starts. A value that can't be used stops the process with a",
-        "line that names the variable. A name that stands in several sections is set for each process separately.",
+        "line that names the variable; an empty one counts as not set. A name that stands in several sections is set",
+        "for each process separately.",
     ]
     for title, kind in SETTINGS.items():
         lines += ["", f"## {title}", "", f"`{kind.__module__}.{kind.__name__}`", ""]

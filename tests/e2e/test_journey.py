@@ -3,6 +3,7 @@
 import asyncio
 import json
 import uuid
+from typing import Any
 
 from laneway_center.store.database import open_engine
 from laneway_shared.topology import Topology
@@ -106,17 +107,33 @@ async def test_rubbish_by_hand_is_set_aside_with_a_reason_and_nothing_stops(
     stranger = str(uuid.uuid4())
     result = {"commandId": stranger, "attempt": 1, "tenantId": 1, "status": "SUCCESS"}
     unreadable = [b"\xff\x00rubbish", b"{}", b"[[[", b'{"schemaVersion":99}', b"null", b'"text"', b""]
+    absurd = "9999-12-31T23:59:59-14:00"
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"a": deep}
     command = {"schemaVersion": 1, "commandId": stranger, "attempt": 1}
+    changes: list[dict[str, Any]] = [
+        {"attempt": 3_000_000_000},
+        {"tenantId": 2**63},
+        {"operation": deep},
+        {"operation": {"id": 10**30}},
+        {"finishedAt": absurd},
+        {"errorMessage": "\x00" * 5000, "instance": "\x00"},
+    ]
+    absurd_results = [json.dumps(result | change).encode() for change in changes]
+    absurd_command = json.dumps(command | {"startBy": absurd, "attempt": 3_000_000_000}).encode()
+    absurd_beat = b'{"kind":"driver","service":"virtual","instance":"x","version":"\\u0000"}'
     for exchange, key, bodies in (
         (names.command_exchange, names.command_key("virtual"), [*unreadable, json.dumps(command).encode()]),
-        (names.command_exchange, names.command_key("mqtt"), unreadable),
+        (names.command_exchange, names.command_key("mqtt"), [*unreadable, absurd_command]),
+        (names.result_exchange, names.result_key("mqtt"), absurd_results),
         (
             names.result_exchange,
             names.result_key("virtual"),
             [*unreadable, json.dumps(result).encode(), json.dumps([result, 7, {"status": "NONSENSE"}]).encode()],
         ),
-        (names.dead_exchange, "anything", [*unreadable, json.dumps(command).encode()]),
-        (names.state_exchange, names.state_key("virtual"), unreadable),
+        (names.dead_exchange, "anything", [*unreadable, json.dumps(command).encode(), absurd_command]),
+        (names.state_exchange, names.state_key("virtual"), [*unreadable, absurd_beat]),
     ):
         await laneway.publish(exchange, key, *bodies)
     engine = open_engine(database_url, size=2, name="tests")
@@ -127,9 +144,9 @@ async def test_rubbish_by_hand_is_set_aside_with_a_reason_and_nothing_stops(
         by_queue = {queue: sum(letter.queue == queue for letter in letters) for queue in {x.queue for x in letters}}
         want = {
             names.command_queue("virtual"): 8,
-            names.command_queue("mqtt"): 7,
-            names.result_queue: 7 + 1 + 3,
-            names.dead_queue: 8,
+            names.command_queue("mqtt"): 8,
+            names.result_queue: 7 + 1 + 3 + 6,
+            names.dead_queue: 9,
         }
         return by_queue == want
 

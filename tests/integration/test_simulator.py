@@ -268,7 +268,7 @@ def test_it_ends_cleanly_even_without_a_broker(number: signal.Signals) -> None:
     with run_alone(LANEWAY_MQTT_URL="mqtt://127.0.0.1:1") as process:
         try:
             assert process.stderr is not None
-            assert any("broker is away" in line for line in process.stderr)
+            assert any("mqtt.away" in line for line in process.stderr)
             process.send_signal(number)
             _, errors = process.communicate(timeout=LIMIT_S)
         finally:
@@ -282,7 +282,7 @@ def test_it_says_in_one_line_why_it_cannot_start() -> None:
         port = str(taken.getsockname()[1])
         for settings, reason in (
             ({"LANEWAY_HTTP_PORT": port}, f"can't listen on 127.0.0.1 port {port}"),
-            ({"LANEWAY_MQTT_URL": "amqp://x"}, "LANEWAY_MQTT_URL must look like"),
+            ({"LANEWAY_MQTT_URL": "amqp://x"}, "LANEWAY_MQTT_URL: "),
             ({"LANEWAY_SIMULATOR_REFUSE_RATE": "2"}, "LANEWAY_SIMULATOR_REFUSE_RATE"),
         ):
             with run_alone(**settings) as process:

@@ -13,6 +13,7 @@ class TcpProxy:
         self._open: set[asyncio.StreamWriter] = set()
         self._forwarding: set[asyncio.Task[None]] = set()
         self._refusing = False
+        self.delay_s = 0.0  # each chunk is held up so long
         self.port = 0
 
     @contextlib.asynccontextmanager
@@ -47,7 +48,11 @@ class TcpProxy:
         if self._refusing:
             writer.transport.abort()
             return
-        server_reader, server_writer = await asyncio.open_connection(*self._target)
+        try:
+            server_reader, server_writer = await asyncio.open_connection(*self._target)
+        except OSError:  # the server is away: so is the way to it
+            writer.transport.abort()
+            return
         self._open |= {writer, server_writer}
         try:
             async with asyncio.TaskGroup() as ways:
@@ -58,10 +63,11 @@ class TcpProxy:
             for end in (writer, server_writer):
                 end.transport.abort()
 
-    @staticmethod
-    async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
+                if self.delay_s:
+                    await asyncio.sleep(self.delay_s)
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()

@@ -292,7 +292,7 @@ class _Case:
 
     def outcome_unknown(self, row: Snapshot, cost: int = 1) -> Verdict:
         """The bound has passed and nobody knows: safe commands go again, for unsafe ones a person decides."""
-        if row.error_code is None:
+        if row.error_code is None or not row.unknown:
             row = replace(row, error_code="NO_ANSWER", error_message="no answer came in time")
         if row.unsafe:
             row = replace(row, may_have_run=True, absent=True)

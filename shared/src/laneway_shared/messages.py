@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,6 +18,13 @@ from laneway_shared.lifecycle import ResultKind
 
 SCHEMA_VERSION = 1
 VALUE_LIMIT = 4096  # bytes of UTF-8: the longest value of a point
+OPERATION_LIMIT = 16_384  # bytes of JSON: what a platform may want to be asked about later
+OPERATION_DEPTH = 8
+VERSION_LIMIT = 64
+HEARTBEAT_KINDS = ("driver", "ack-listener", "center")  # a center that hears itself can hear the others
+FIRST_YEAR, LAST_YEAR = 2000, 2200  # instants outside are mistakes, and overflow somewhere
+Attempt = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Big = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _COMMAND_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -57,8 +64,8 @@ class Payload(Wire, frozen=True):
     """What to do: `kind` is Read or Write (ReadPayload and WritePayload are understood too)."""
 
     kind: str
-    device_id: int
-    point_id: int
+    device_id: Big
+    point_id: Big
     value: str | None = None
 
 
@@ -67,17 +74,17 @@ class CommandMessage(Wire, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     command_id: str
-    attempt: int
-    tenant_id: int
+    attempt: Attempt
+    tenant_id: Big
     type: CommandType
     payload: Payload
     target: Target
     retry_safety: str  # safe or unsafe to repeat
     gate: str  # ack or transport
     lane_key: str
-    lane_token: int
+    lane_token: Big
     source: str = "HTTP"
-    source_user_id: int | None = None
+    source_user_id: Big | None = None
     occurred_at: datetime
     expire_at: datetime
     published_at: datetime  # the database's clock when the lane was claimed
@@ -99,9 +106,9 @@ class ResultMessage(Wire, frozen=True, kw_only=True, omit_defaults=True):
 
     schema_version: int = SCHEMA_VERSION
     status: ResultKind
-    tenant_id: int = 1
+    tenant_id: Big | None = None  # a device doesn't know it
     command_id: str | None = None
-    attempt: int | None = None
+    attempt: Attempt | None = None
     response_value: str | None = None
     error_code: str | None = None
     error_message: str | None = None
@@ -119,7 +126,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """A driver or ack-listener instance says that it lives, every few seconds, and when it stops."""
 
     schema_version: int = SCHEMA_VERSION
-    kind: str  # driver or ack-listener
+    kind: str  # one of HEARTBEAT_KINDS
     service: str
     instance: str
     version: str
@@ -145,7 +152,27 @@ def encode(message: Wire | Sequence[Wire]) -> bytes:
 def _instant(value: datetime, field: str) -> datetime:
     if value.tzinfo is None:
         raise UnreadableMessageError(f"{field} has no time zone; send UTC instants such as 2030-01-01T00:00:00Z")
-    return value.astimezone(UTC)
+    try:
+        instant = value.astimezone(UTC)
+    except OverflowError:
+        instant = None
+    if instant is None or not FIRST_YEAR <= instant.year <= LAST_YEAR:
+        raise UnreadableMessageError(f"{field} is no time between the years {FIRST_YEAR} and {LAST_YEAR}")
+    return instant
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether a JSON value is no deeper than this, and its integers fit 64 bits."""
+    if isinstance(value, dict):
+        return depth > 0 and all(_is_plain(member, depth - 1) for member in value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(_is_plain(member, depth - 1) for member in value)
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
+
+
+def encode_json(value: Any) -> bytes:
+    """Any JSON value as bytes."""
+    return _encoder.encode(value)
 
 
 def _version(document: object) -> dict[str, Any]:
@@ -222,6 +249,8 @@ def _result(document: object) -> ResultMessage:
         raise UnreadableMessageError(str(error)) from None
     if result.command_id is None and result.device_sn is None:
         raise UnreadableMessageError("a result needs commandId or deviceSn")
+    if not _is_plain(result.operation, OPERATION_DEPTH) or len(encode_json(result.operation)) > OPERATION_LIMIT:
+        raise UnreadableMessageError("operation is too large, too deep, or holds numbers beyond 64 bits")
     if result.command_id is not None and not is_command_id(result.command_id):
         raise UnreadableMessageError("commandId is not a UUID of 36 characters")
     return msgspec.structs.replace(
@@ -262,9 +291,11 @@ def decode_heartbeat(body: bytes) -> Heartbeat:
         heartbeat = msgspec.convert(_version(_json(body)), Heartbeat)
     except (msgspec.ValidationError, RecursionError) as error:
         raise UnreadableMessageError(str(error)) from None
-    for name in (heartbeat.service, heartbeat.instance):
+    for name in (heartbeat.service, heartbeat.instance, *heartbeat.profiles):
         if not is_routing_name(name):
-            raise UnreadableMessageError(f"{name!r} is not a name: letters, digits, _ and - only, at most 64")
-    if heartbeat.kind not in ("driver", "ack-listener") or heartbeat.state not in ("online", "stopping"):
+            raise UnreadableMessageError(f"{name[:80]!r} is not a name: letters, digits, _ and - only, at most 64")
+    if not heartbeat.version.isprintable() or len(heartbeat.version) > VERSION_LIMIT:
+        raise UnreadableMessageError("version is no version")
+    if heartbeat.kind not in HEARTBEAT_KINDS or heartbeat.state not in ("online", "stopping"):
         raise UnreadableMessageError(f"unknown kind {heartbeat.kind!r} or state {heartbeat.state!r}")
     return heartbeat

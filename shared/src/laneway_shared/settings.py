@@ -19,7 +19,7 @@ def own_name() -> str:
 class ServiceSettings(BaseSettings):
     """What every service needs. Read from the environment (`LANEWAY_…`), built once, passed down."""
 
-    model_config = SettingsConfigDict(env_prefix="LANEWAY_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="LANEWAY_", frozen=True, extra="ignore", env_ignore_empty=True)
 
     amqp_url: str = Field("amqp://guest:guest@localhost:5672/", description="RabbitMQ, as an AMQP URL.")
     topology_prefix: str = Field("dc3", pattern=r"^[A-Za-z0-9_-]{1,32}$", description="Prefix of all queue names.")

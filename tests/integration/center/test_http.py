@@ -104,8 +104,11 @@ REFUSALS: list[tuple[Any, int, str]] = [
     (write(expireAt=PAST), 422, "DEADLINE_PAST"),
     (write(expireIn=-1), 422, "VALIDATION"),
     (write(expireIn=1e8), 422, "DEADLINE_TOO_FAR"),
-    (write(expireAt="9999-12-31T23:59:59Z"), 422, "DEADLINE_TOO_FAR"),
+    (write(expireAt="2199-12-31T23:59:59Z"), 422, "DEADLINE_TOO_FAR"),
     (write(expireAt="2030-01-01T00:00:00"), 422, "VALIDATION"),
+    (write(expireIn="30"), 422, "VALIDATION"),
+    (write(occurredAt="0001-01-01T00:00:00+14:00"), 422, "VALIDATION"),
+    (write(occurredAt="9999-12-31T23:59:59-14:00"), 422, "VALIDATION"),
     (write(expireIn=1, expireAt="2030-01-01T00:00:00Z"), 422, "VALIDATION"),
     (write(commandId="42"), 422, "VALIDATION"),
     (write(deviceId="77"), 422, "VALIDATION"),
@@ -216,6 +219,7 @@ async def test_listing_filters_and_pages(http: httpx.AsyncClient, engine: AsyncE
         {"limit": 0},
         {"status": "LOST"},
         {"from": "yesterday"},
+        {"to": "9999-12-31T23:59:59-14:00"},
         {"deviceId": "x"},
     ]
     for bad in queries:
@@ -311,3 +315,31 @@ async def test_without_its_database_it_says_so_at_once() -> None:
     worker.cancel()
     await asyncio.gather(worker, return_exceptions=True)
     await center.engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "address", [{"a": "\x00"}, {"a": "\ud800"}, {"a": 2**64}, {"a": [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]}]
+)
+async def test_an_address_that_cant_be_kept_is_refused(http: httpx.AsyncClient, address: dict[str, Any]) -> None:
+    body = json.dumps({"deviceSn": "X9", "driver": "web", "address": address})
+    answer = await http.put("/registry/devices/6002", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "VALIDATION")
+
+
+async def test_a_chunked_body_over_the_limit_is_refused_too(http: httpx.AsyncClient) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b'{"x":"'
+        for _ in range(20):
+            yield b"y" * 1_000_000
+
+    headers = {"content-type": "application/json"}
+    for path in ("/commands", "/registry/import"):
+        answer = await http.post(path, content=chunks(), headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (413, "BODY_TOO_LARGE")
+
+
+async def test_a_twin_in_a_large_document_is_found_quickly(http: httpx.AsyncClient) -> None:
+    devices = [{"deviceId": n, "deviceSn": f"T{n}", "driver": "web"} for n in [*range(10_000, 18_000), 10_000]]
+    answer = await http.post("/registry/import", json={"devices": devices})
+    assert (answer.status_code, answer.json()["code"]) == (422, "VALIDATION")
+    assert "10000" in answer.json()["detail"]

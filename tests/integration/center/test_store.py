@@ -12,11 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.intake import Accepted
 from laneway_center.store.claims import ClaimTerms, claim, confirm_sent
-from laneway_center.store.due import expired_unsent, take_due
+from laneway_center.store.due import take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.instances import mark_listening, sweep_silent
 from laneway_center.store.locked_rows import Subject
 from laneway_center.store.operators import Operator, resolve, send_again
+from laneway_center.store.registry import LaneInUseError
 from laneway_shared.judgement import Evidence, Policy
 from laneway_shared.lifecycle import ResultKind, Status
 from laneway_shared.problems import ProblemError
@@ -230,7 +231,8 @@ async def test_a_command_that_never_left_expires_and_leaves_the_lane(engine: Asy
     old, young = ids(await store(engine, submission(device, "1"), submission(device, "2")))
     await run(engine, "UPDATE point_command SET expire_at = now(), due_at = now() WHERE command_id = :c", c=old)
     assert [r["command_id"] for r in await claims(engine, driver)] == [young], "the expired head isn't sent"
-    due = [each for each in await expired_unsent(engine, most=100) if each.command_id == old]
+    due = [each for each in await take_due(engine, most=100) if each.command_id == old]
+    assert [each.attempt for each in due] == [0]
     items = [about(old, Evidence(kind=K.DUE, attempt=0, at=each.seen_at)) for each in due]
     await apply(engine, items, AT_ONCE)
     assert await status_of(engine, old) == "EXPIRED"
@@ -242,7 +244,7 @@ async def test_an_absence_check_is_taken_by_one_scheduler(engine: AsyncEngine) -
     await store(engine, *(submission(device, point=UNLOCK) for device in devices))
     assert len(await claims(engine, driver)) == 20
     await run(engine, "UPDATE point_command SET due_at = now() WHERE device_id = ANY(:d)", d=devices)
-    taken = await asyncio.gather(*(take_due(engine, most=7, again_ms=60_000) for _ in range(6)))
+    taken = await asyncio.gather(*(take_due(engine, most=7) for _ in range(6)))
     mine = [each.command_id for part in taken for each in part]
     assert len(mine) == len(set(mine)) == 20
 
@@ -275,7 +277,10 @@ async def test_a_device_that_echoes_no_id_is_matched_by_its_lane(engine: AsyncEn
     driver, [device, other] = await lane_of(engine, 2)
     await store(engine, submission(device), submission(other))
     await claims(engine, driver)
-    answer = Item(subject=Subject(tenant_id=1, device_sn=f"SN{device}"), evidence=Evidence(kind=K.SUCCESS))
+    answer = Item(subject=Subject(device_sn=f"SN{device}"), evidence=Evidence(kind=K.SUCCESS))
+    assert (await apply(engine, [answer], AT_ONCE)).orphans == (0,), "not handed over yet"
+    [command] = await rows(engine, "SELECT command_id::text AS id FROM point_command WHERE device_id = :d", d=device)
+    await tell(engine, command.id, K.TRANSMITTED)
     assert (await apply(engine, [answer], AT_ONCE)).orphans == ()
     assert (await apply(engine, [answer], AT_ONCE)).orphans == (0,), "nothing is in flight any more"
     done = await rows(
@@ -391,4 +396,115 @@ async def test_of_two_operators_the_second_is_told(engine: AsyncEngine) -> None:
         return_exceptions=True,
     )
     assert sum(isinstance(each, ProblemError) for each in decisions) == 2
+    await books_balance(engine)
+
+
+async def test_the_room_holds_with_any_number_of_dispatchers_and_when_it_shrinks(engine: AsyncEngine) -> None:
+    driver, devices = await lane_of(engine, 40)
+    await store(engine, *(submission(device) for device in devices))
+    batches = await asyncio.gather(*(claims(engine, driver, room=10) for _ in range(6)))
+    assert sum(map(len, batches)) == 10
+    assert await claims(engine, driver, room=3) == [], "less room than is on its way"
+
+
+async def test_an_answer_needs_no_tenant_but_must_come_from_the_commands_device(engine: AsyncEngine) -> None:
+    driver, [device, other] = await lane_of(engine, 2)
+    [mine] = ids(await store(engine, submission(device)))
+    await claims(engine, driver)
+    success = Evidence(kind=K.SUCCESS, attempt=1)
+    foreign = Item(subject=Subject(command_id=mine, device_sn=f"SN{other}"), evidence=success)
+    assert (await apply(engine, [foreign], AT_ONCE)).orphans == (0,)
+    own = Item(subject=Subject(command_id=mine, device_sn=f"SN{device}"), evidence=success)
+    assert (await apply(engine, [own], AT_ONCE)).orphans == ()
+    assert await status_of(engine, mine) == "SUCCESS"
+
+
+async def test_a_review_gives_back_the_hold_it_took_whatever_the_policy_is_by_then(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine, review_policy="hold")
+    [doubtful] = ids(await store(engine, submission(device, point=UNLOCK)))
+    await claims(engine, driver)
+    await tell(engine, doubtful, K.STARTED)
+    past = "UPDATE point_command SET quiet_at = start_by - interval '1 min' WHERE command_id = :c"
+    await run(engine, past, c=doubtful)
+    seen = (await rows(engine, "SELECT clock_timestamp() AS now"))[0].now
+    await tell(engine, doubtful, K.DUE, 1, at=seen)
+    await register(engine, [device], driver=driver, review_policy="release")
+    [behind] = ids(await store(engine, submission(device, "2")))
+    assert await claims(engine, driver) == [], "still held"
+    await tell(engine, doubtful, K.SUCCESS)
+    assert [r["command_id"] for r in await claims(engine, driver)] == [behind]
+
+
+async def test_a_device_that_moves_takes_its_waiting_commands_along(engine: AsyncEngine) -> None:
+    old, [device] = await lane_of(engine)
+    [one] = ids(await store(engine, submission(device)))
+    new = f"{old}-new"
+    await register(engine, [device], driver=new)
+    assert await claims(engine, old) == []
+    assert [r["command_id"] for r in await claims(engine, new)] == [one]
+
+
+async def test_a_lane_of_two_drivers_sends_each_command_to_its_own(engine: AsyncEngine) -> None:
+    first, [device] = await lane_of(engine)
+    second, [other] = await lane_of(engine)
+    for driver, one in ((first, device), (second, other)):
+        await register(engine, [one], driver=driver, lane_key=f"group:{device}")
+    sent = ids(await store(engine, submission(device), submission(other), submission(device, "3")))
+    seen = []
+    for _ in range(20):
+        for driver in (first, second):
+            for row in await claims(engine, driver):
+                seen.append((driver, row["command_id"]))
+                await tell(engine, row["command_id"], K.SUCCESS)
+        await run(
+            engine, "UPDATE lane SET ready_at = now() WHERE lane_key = :k AND state = 'ready'", k=f"group:{device}"
+        )
+    assert seen == [(first, sent[0]), (second, sent[1]), (first, sent[2])]
+
+
+async def test_a_device_cant_leave_a_lane_in_which_it_has_open_commands(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    await store(engine, submission(device))
+    with pytest.raises(LaneInUseError):
+        await register(engine, [device], driver=driver, lane_key="elsewhere")
+
+
+async def test_a_replay_in_a_relaxed_lane_doesnt_wait_for_anothers_pause(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine, retry="relaxed")
+    pausing, gone = ids(await store(engine, submission(device, "1"), submission(device, "2", max_attempts=1)))
+    slow = JudgeTerms(grace=timedelta(seconds=5), policy=Policy(base=timedelta(seconds=600)), chance=lambda: 0.0)
+    for command_id in (pausing, gone):
+        await claims(engine, driver)
+        await run(
+            engine, "UPDATE point_command SET expire_at = now() + interval '1 h' WHERE command_id = :c", c=command_id
+        )
+        await apply(engine, [about(command_id, Evidence(kind=K.NOT_SENT, attempt=1))], slow)
+    assert await status_of(engine, gone) == "DEAD"
+    assert await claims(engine, driver) == []
+    await run(engine, "UPDATE lane SET ready_at = now() + interval '10 min' WHERE lane_key = :k", k=f"device:{device}")
+    await send_again(engine, Subject(tenant_id=1, command_id=gone), ME, **AGAIN)
+    assert [r["command_id"] for r in await claims(engine, driver)] == [gone]
+
+
+async def test_submits_and_results_in_lanes_made_in_another_order_than_their_keys(engine: AsyncEngine) -> None:
+    driver, devices = await lane_of(engine, 12)
+    for device in reversed(devices):
+        await store(engine, submission(device))
+    claimed = await claims(engine, driver)
+    assert len(claimed) == 12
+    before = (await rows(engine, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"))[0][0]
+
+    async def submit(seed: int) -> None:
+        for _ in range(15):
+            await store(engine, *(submission(d) for d in random.Random(seed).sample(devices, 12)))
+
+    async def answer(seed: int) -> None:
+        for _ in range(15):
+            items = [about(r["command_id"], Evidence(kind=K.IN_PROGRESS, attempt=1)) for r in claimed]
+            random.Random(seed).shuffle(items)
+            await apply(engine, items, AT_ONCE)
+
+    await asyncio.gather(submit(1), submit(2), answer(3), answer(4))
+    after = (await rows(engine, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"))[0][0]
+    assert after == before
     await books_balance(engine)

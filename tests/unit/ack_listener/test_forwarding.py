@@ -1,12 +1,11 @@
 from collections.abc import Sequence
-from typing import cast
 
 import pytest
 
 from laneway_ack_listener import forwarding
 from laneway_ack_listener.forwarding import Forwarder
 from laneway_ack_listener.reading import SetAside
-from laneway_shared.broker import Outcome, Outgoing, Publisher
+from laneway_shared.broker import Outcome, Outgoing
 from laneway_shared.lifecycle import ResultKind
 from laneway_shared.messages import ResultMessage, decode_results
 from laneway_shared.topology import Topology
@@ -22,15 +21,16 @@ class Rounds:
         self.sent: list[list[Outgoing]] = []
         self._rounds = list(rounds)
 
-    async def publish(self, messages: Sequence[Outgoing]) -> list[Outcome]:
+    async def publish(self, messages: Sequence[Outgoing], *, timeout_s: float | None = None) -> list[Outcome]:
         self.sent.append(list(messages))
+        assert timeout_s is None
         outcomes = self._rounds.pop(0)
         assert len(outcomes) == len(messages)
         return outcomes
 
 
 def forwarder(publisher: Rounds) -> Forwarder:
-    return Forwarder(cast("Publisher", publisher), Topology(), "mqtt")
+    return Forwarder(publisher, Topology(), "mqtt")
 
 
 async def test_results_go_as_one_array_and_rubbish_as_it_came() -> None:
@@ -40,7 +40,7 @@ async def test_results_go_as_one_array_and_rubbish_as_it_came() -> None:
     assert (results.exchange, results.routing_key) == ("dc3.e.point_command_result", "dc3.r.point_command_result.mqtt")
     assert decode_results(results.body) == [RESULT, RESULT]
     assert (dead.exchange, dead.body) == ("dc3.e.point_command_dead", b"rubbish")
-    assert dead.headers == {"x-laneway-reason": "not JSON", "x-laneway-queue": "ydlink/A100/up/ack"}
+    assert dead.headers == {"x-laneway-reason": "not JSON", "x-laneway-queue": "mqtt:ydlink/A100/up/ack"}
 
 
 @pytest.mark.parametrize("miss", [Outcome.UNKNOWN, Outcome.NOT_SENT, Outcome.UNROUTABLE])

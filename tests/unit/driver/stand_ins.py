@@ -152,7 +152,8 @@ class Rig:
 
     def __init__(self, *, capacity: int = 10) -> None:
         self.monotonic = 1000.0
-        self.clock = CenterClock(monotonic=lambda: self.monotonic, wall=lambda: 0.0)  # the wall clock is all wrong
+        start = NOW.timestamp() - self.monotonic
+        self.clock = CenterClock(monotonic=lambda: self.monotonic, wall=lambda: start + self.monotonic)
         self.publisher = FakePublisher()
         self.adapter = FakeAdapter()
         self.results = ResultSender(self.publisher, TOPOLOGY, "virtual")

@@ -86,3 +86,40 @@ def test_clocks_that_drift_apart_dont_pass_each_other() -> None:
         true = START + timedelta(seconds=timeline.passed * (1 - slow))
         timeline.clock.learn(true - timedelta(milliseconds=1))
         assert timeline.clock.now() <= true
+
+
+def test_a_message_that_agrees_with_the_wall_clock_is_believed_at_once() -> None:
+    timeline = Timeline(wall=START.timestamp())
+    assert not timeline.clock.trusted
+    timeline.receive(0.1)
+    assert timeline.clock.trusted
+
+
+@given(late=st.floats(2, 60), wall_off=st.sampled_from([-60.0, 0.0, 60.0]), batches=st.integers(1, 8))
+def test_what_a_frozen_dispatcher_sends_late_is_never_taken_for_fresh(
+    late: float, wall_off: float, batches: int
+) -> None:
+    timeline = Timeline(wall=START.timestamp() + wall_off)
+    if any(abs(wall_off + late + n * 0.7) < 2 for n in range(batches)):
+        return  # a wall clock that is wrong by just as much is a second, unrelated fault
+    for n in range(batches):  # claimed one after the other, sent together when the process goes on
+        timeline.receive(late + n * 0.7)
+        assert not timeline.clock.trusted
+
+
+@given(wall_off=st.floats(-3600, 3600), gap=st.floats(1.1, 60))
+def test_with_a_wrong_wall_clock_two_fresh_messages_are_needed(wall_off: float, gap: float) -> None:
+    timeline = Timeline(wall=START.timestamp() + wall_off)
+    timeline.receive(0.01)
+    timeline.passed += gap
+    timeline.receive(0.05)
+    assert timeline.clock.trusted
+    assert abs(timeline.clock.now() - timeline.true) < timedelta(seconds=0.1)
+
+
+def test_a_hand_made_message_doesnt_spoil_the_beginning() -> None:
+    timeline = Timeline(wall=START.timestamp())
+    timeline.clock.learn(datetime(2099, 1, 1, tzinfo=UTC))
+    timeline.receive(0.0)
+    assert timeline.clock.trusted
+    assert abs(timeline.clock.now() - timeline.true) < timedelta(seconds=0.1)

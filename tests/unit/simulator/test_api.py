@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from laneway_shared.errors import SettingsError
 from laneway_simulator.api import build_app
-from laneway_simulator.link import MqttLink, connection_options
+from laneway_simulator.link import MqttLink
+from laneway_simulator.settings import SimulatorSettings
 from laneway_simulator.topics import lock_topics
 from unit.simulator.stage import COMMAND, Stage, stage
 
@@ -20,7 +20,7 @@ async def at() -> AsyncIterator[Stage]:
 
 @pytest.fixture
 async def link() -> MqttLink:
-    return MqttLink("mqtt://127.0.0.1:1", topics=lock_topics(), instance="test")  # never run: never ready
+    return MqttLink(SimulatorSettings(), topics=lock_topics())  # never run: never ready
 
 
 @pytest.fixture
@@ -144,14 +144,3 @@ async def test_openapi_and_health(http: httpx.AsyncClient) -> None:
     assert "/devices/{sn}/journal" in document["paths"]
     assert "JournalEntry" in json.dumps(document)
     assert (await http.get("/healthz")).json() == {"status": "ok"}
-
-
-def test_mqtt_urls() -> None:
-    plain = connection_options("mqtt://broker")
-    assert (plain["hostname"], plain["port"], plain["username"], plain["tls_params"]) == ("broker", 1883, None, None)
-    safe = connection_options("mqtts://me:p%40ss@broker:9999")
-    assert (safe["port"], safe["username"], safe["password"]) == (9999, "me", "p@ss")
-    assert safe["tls_params"] is not None
-    for wrong in ("broker:1883", "http://broker", "mqtt://", "mqtt://broker:port"):
-        with pytest.raises(SettingsError, match="LANEWAY_MQTT_URL"):
-            connection_options(wrong)

@@ -29,8 +29,3 @@ def test_an_impossible_plan_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(SettingsError, match="more than 1"):
         load(SimulatorSettings)
-
-
-def test_every_setting_is_explained() -> None:
-    for name, setting in SimulatorSettings.model_fields.items():
-        assert setting.description, name

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import structlog
 
 from laneway_ack_listener.reading import SetAside
-from laneway_shared.broker import Outcome, Outgoing, Publisher
+from laneway_shared.broker import Outcome, Outgoing, Publishing
 from laneway_shared.errors import cut
 from laneway_shared.messages import ResultMessage, encode
 from laneway_shared.topology import Topology
@@ -22,7 +22,7 @@ HEADER_LIMIT = 1024  # characters; a topic may have 65,535 bytes, a frame of hea
 class Forwarder:
     """Publishes results as one array, and what can't be read to the dead exchange as it came."""
 
-    def __init__(self, publisher: Publisher, topology: Topology, service: str) -> None:
+    def __init__(self, publisher: Publishing, topology: Topology, service: str) -> None:
         self._publisher = publisher
         self._topology = topology
         self._key = topology.result_key(service)
@@ -68,5 +68,5 @@ class Forwarder:
             exchange=self._topology.dead_exchange,
             routing_key=self._key,
             body=aside.payload[:DEAD_BODY_LIMIT],
-            headers={"x-laneway-reason": reason, "x-laneway-queue": cut(aside.topic, HEADER_LIMIT) or ""},
+            headers={"x-laneway-reason": reason, "x-laneway-queue": cut(f"mqtt:{aside.topic}", HEADER_LIMIT) or ""},
         )

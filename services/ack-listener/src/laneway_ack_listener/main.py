@@ -1,57 +1,37 @@
-"""The ack-listener as a process: composition, signals, exit codes."""
+"""The ack-listener as a process: how its parts start and end together."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
 
 import structlog
 
 from laneway_ack_listener.forwarding import Forwarder
-from laneway_ack_listener.heartbeat import Pulse
 from laneway_ack_listener.mqtt_acks import MqttAcks
 from laneway_ack_listener.reading import AnswerReader
 from laneway_ack_listener.settings import AckListenerSettings
+from laneway_shared import process
 from laneway_shared.broker import Claim, Publisher
-from laneway_shared.errors import LanewayError
+from laneway_shared.heartbeats import Pulse
+from laneway_shared.messages import Heartbeat
 from laneway_shared.profiles import Profile, choose, load_profiles
-from laneway_shared.settings import load
-from laneway_shared.telemetry import configure_logs
 from laneway_shared.topology import Topology
 
 log = structlog.get_logger(__name__)
+VERSION = version("laneway-ack-listener")
 
 
 def main() -> None:
-    """Run until SIGTERM or SIGINT. Exit code 0 after a stop, 1 after a failure, 2 for a setting or a profile."""
-    try:
-        settings = load(AckListenerSettings)
-        profiles = choose(load_profiles(settings.profiles_dir), settings.profile_names)
-    except LanewayError as error:
-        sys.stderr.write(f"laneway-ack-listener: {error.message}\n")
-        sys.exit(2)
-    configure_logs(settings.log_level, process="ack-listener", service=settings.service, instance=settings.instance)
-    failure: LanewayError | None = None
-    try:
-        asyncio.run(_run_until_signal(settings, profiles))
-    except* LanewayError as errors:
-        failure = _first(errors)
-    if failure is not None:
-        sys.stderr.write(f"laneway-ack-listener: {failure.message}\n")
-        sys.exit(1)
+    """Entry point of `laneway-ack-listener`."""
+    sys.exit(process.run("ack-listener", AckListenerSettings, _run_until_signal))
 
 
-def _first(errors: BaseExceptionGroup[LanewayError]) -> LanewayError:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-async def _run_until_signal(settings: AckListenerSettings, profiles: Mapping[str, Profile]) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    await run(settings, profiles, stopping)
+async def _run_until_signal(settings: AckListenerSettings) -> None:
+    stop = process.stop_event()
+    structlog.contextvars.bind_contextvars(service=settings.service)
+    await run(settings, choose(load_profiles(settings.profiles_dir), settings.profile_names), stop)
 
 
 async def run(settings: AckListenerSettings, profiles: Mapping[str, Profile], stopping: asyncio.Event) -> None:
@@ -69,12 +49,25 @@ async def run(settings: AckListenerSettings, profiles: Mapping[str, Profile], st
             AnswerReader(profiles, instance=settings.instance),
             Forwarder(publisher, topology, settings.service),
         )
-        pulse = Pulse(settings, topology, publisher, list(profiles))
+
+        def heartbeat(state: str) -> Heartbeat:
+            return Heartbeat(
+                kind="ack-listener",
+                service=settings.service,
+                instance=settings.instance,
+                version=VERSION,
+                state=state,
+                in_flight=acks.in_hand,
+                profiles=sorted(profiles),
+                sent_at=datetime.now(UTC),
+            )
+
+        pulse = Pulse(publisher, topology, settings.service, heartbeat)
         claiming = tasks.create_task(claim.run(), name="claim")
-        beating = tasks.create_task(pulse.run(acks), name="heartbeats")
+        beating = tasks.create_task(pulse.run(settings.heartbeat_every_s, acks.listening), name="heartbeats")
         working = tasks.create_task(_work(claim, acks, stopping), name="answers")
         await stopping.wait()
-        log.info("stopping")
+        log.info("listener.stops", inHand=acks.in_hand)
         beating.cancel()
         await pulse.stop()
         if claim.held.is_set():

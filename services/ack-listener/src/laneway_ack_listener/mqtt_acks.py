@@ -10,14 +10,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from laneway_ack_listener.forwarding import Forwarder
 from laneway_ack_listener.reading import AnswerReader
 from laneway_ack_listener.settings import AckListenerSettings
-from laneway_shared.mqtt import (
-    RECONNECT_FIRST_S,
-    RECONNECT_MOST_S,
-    MqttOptions,
-    Session,
-    acknowledge,
-    connected,
-)
+from laneway_shared.mqtt import Link, MqttOptions, Session, acknowledge
 
 log = structlog.get_logger(__name__)
 
@@ -31,9 +24,8 @@ class MqttAcks:
         self._reader = reader
         self._forwarder = forwarder
         self._batch = settings.ack_batch
-        self._address = settings.mqtt_address
         self._five = settings.mqtt_version == "5"
-        self._options = MqttOptions(
+        options = MqttOptions(
             # the same for all replicas: the session, and what waits in it, goes to whoever is active
             client_id=f"laneway-ack-{settings.service}",
             version=settings.mqtt_version,
@@ -41,28 +33,20 @@ class MqttAcks:
             session=Session(expiry_s=settings.ack_session_s, receive_maximum=settings.ack_receive_maximum),
             manual_acks=True,
         )
+        self._link = Link(settings.mqtt_address, options)
         self.listening = asyncio.Event()
         self.in_hand = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Listen, through losses of the connection, until `stopping`; then finish the batch in hand and return."""
-        delay_s = RECONNECT_FIRST_S
-        while not stopping.is_set():
-            try:
-                async with connected(self._address, self._options) as client:
-                    delay_s = RECONNECT_FIRST_S
-                    await self._listen(client, stopping)
-            except aiomqtt.MqttError as error:
-                log.warning("mqtt.away", broker=str(self._address), error=str(error))
-            await _wait(stopping, delay_s)
-            delay_s = min(delay_s * 2, RECONNECT_MOST_S)
+        await self._link.run(lambda client: self._listen(client, stopping), stopping)
 
     async def _listen(self, client: aiomqtt.Client, stopping: asyncio.Event) -> None:
         try:
             for topic_filter, qos in self._reader.filters.items():
                 await self._subscribe(client, topic_filter, qos)
             self.listening.set()
-            log.info("mqtt.listening", broker=str(self._address), filters=sorted(self._reader.filters))
+            log.info("mqtt.listening", broker=str(self._link.address), filters=sorted(self._reader.filters))
             async for batch in _batches(client, self._batch, stopping):
                 self.in_hand = len(batch)
                 await self._forwarder.forward([self._reader.read(message) for message in batch])
@@ -106,11 +90,3 @@ async def _batches(client: aiomqtt.Client, most: int, stopping: asyncio.Event) -
             yield batch
     finally:
         stop.cancel()
-
-
-async def _wait(stopping: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stopping.wait()
-    except TimeoutError:
-        return

@@ -20,7 +20,7 @@ from laneway_center.api.limits import BodyLimit
 from laneway_center.dispatch.dispatcher import Dispatcher
 from laneway_center.intake import Intake
 from laneway_center.record.dead_letters import DeadLetterRecorder
-from laneway_center.record.heartbeats import HeartbeatRecorder
+from laneway_center.record.heartbeats import LISTENING_EVERY_S, HeartbeatRecorder
 from laneway_center.record.results import ResultRecorder
 from laneway_center.schedule.scheduler import Scheduler
 from laneway_center.settings import CenterSettings
@@ -31,6 +31,8 @@ from laneway_center.wakeups import Wakeups
 from laneway_shared import problems
 from laneway_shared.broker import Consumer, Publisher, declare
 from laneway_shared.errors import BrokerAwayError
+from laneway_shared.heartbeats import Pulse
+from laneway_shared.messages import Heartbeat
 from laneway_shared.problems import ProblemError
 from laneway_shared.topology import Topology
 
@@ -105,7 +107,11 @@ class Center:
 
     def _consumer(self, queue: str, prefetch: int) -> Consumer:
         consumer = Consumer(
-            self.settings.amqp_url, f"center {self.settings.instance} reads {queue}", queue, prefetch=prefetch
+            self.settings.amqp_url,
+            f"center {self.settings.instance} reads {queue}",
+            queue,
+            prefetch=prefetch,
+            restore=self._declare,
         )
         self._consumers[queue] = consumer
         return consumer
@@ -121,6 +127,7 @@ class Center:
         states = self._consumer(names.state_queue, STATE_PREFETCH)
         recorder = ResultRecorder(self.engine, results, names.result_queue, self._terms, self.wakeups, s.record_batch)
         heartbeats = HeartbeatRecorder(self.engine, states, self.wakeups)
+        pulse = Pulse(self.publisher, names, "center", self._heartbeat)
         works: list[Awaitable[None]] = [
             results.run(),
             letters.run(),
@@ -128,9 +135,14 @@ class Center:
             recorder.run(),
             DeadLetterRecorder(self.engine, letters, self.publisher, names).run(),
             heartbeats.run(),
-            heartbeats.watch(),
+            pulse.run(LISTENING_EVERY_S, states.consuming),
         ]
         return [self._after_preparing(work) for work in works]
+
+    def _heartbeat(self, state: str) -> Heartbeat:
+        return Heartbeat(
+            kind="center", service="center", instance=self.settings.instance, version=__version__, state=state
+        )
 
     def _scheduler(self) -> Scheduler:
         return Scheduler(self.engine, self.publisher, self.topology, self.settings, self._terms, self.wakeups)
@@ -145,12 +157,15 @@ class Center:
             await asyncio.sleep(WAIT_S)
         while True:
             try:
-                await declare(self.settings.amqp_url, self.topology.exchanges, self.topology.center_queues)
+                await self._declare()
                 break
             except BrokerAwayError as error:
                 log.warning("center.waiting", error=error.message)
                 await asyncio.sleep(WAIT_S)
         self._prepared.set()
+
+    async def _declare(self) -> None:
+        await declare(self.settings.amqp_url, self.topology.exchanges, self.topology.center_queues)
 
     async def _schema_is_current(self) -> bool:
         try:
@@ -170,8 +185,8 @@ class Center:
         for queue, consumer in self._consumers.items():
             checks[f"consumer {queue}"] = "ok" if consumer.consuming.is_set() else "not consuming"
         ready = checks["database"] == "ok"
-        if "api" not in self.settings.role_set:
-            ready = ready and checks["broker"] == "ok"
+        if "api" not in self.settings.role_set:  # nothing it could do without the broker
+            ready = all(word == "ok" for word in checks.values())
         return ready, checks
 
     async def _database_word(self) -> str:
@@ -225,7 +240,7 @@ async def _database_away(_request: Request, _error: Exception) -> JSONResponse:
         ProblemError(
             HTTPStatus.SERVICE_UNAVAILABLE,
             DatabaseAwayError.code,
-            "PostgreSQL can't be reached right now; nothing was stored, try again",
+            "PostgreSQL can't be reached right now; try again, with the same commandId",
         ),
         {"Retry-After": "1"},
     )

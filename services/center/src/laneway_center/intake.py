@@ -14,9 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from laneway_center import metrics
 from laneway_center.settings import CenterSettings
 from laneway_center.store.commands import show_commands
-from laneway_center.store.database import transact
+from laneway_center.store.database import DatabaseAwayError, transact
 from laneway_center.store.enqueue import Key, NewCommand, enqueue, known_bodies, scopes
 from laneway_center.wakeups import Wakeups
+from laneway_shared import failpoints
 from laneway_shared.constraints import violation
 from laneway_shared.messages import Constraints
 from laneway_shared.problems import ProblemError
@@ -105,12 +106,13 @@ class Intake:
         try:
             answers = await self.store(everything)
         except Exception as error:  # noqa: BLE001 - whoever waits gets it; the worker goes on
-            if len(group) > 1:
+            if len(group) > 1 and not isinstance(error, DatabaseAwayError):
                 for one in group:  # one request's trouble must not fail the others
                     await self._serve([one])
                 return
-            if not group[0][1].done():
-                group[0][1].set_exception(error)
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
             return
         at = 0
         for submissions, future in group:
@@ -126,6 +128,7 @@ class Intake:
                 return await self._store(connection, submissions)
 
         answers = await transact(work)
+        failpoints.hit("intake.stored")
         created = [a.command for a in answers if isinstance(a, Accepted) and a.created]
         if created:
             metrics.ACCEPTED.inc(len(created))
@@ -211,7 +214,6 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         point_id=submission.point_id,
         lane_key=scope["lane_key"],
         driver=scope["driver"],
-        profile=scope["profile"],
         review_policy=scope["review_policy"],
         priority=DEFAULT_PRIORITY if submission.priority is None else submission.priority,
         request_value=submission.value,
@@ -222,7 +224,7 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         retry_safety="unsafe" if unsafe else "safe",
         gate=gate,
         retry=scope["retry"],
-        ack_expected=scope["ack"] != "none",
+        ack_expected=submission.type == "READ" or scope["ack"] != "none",
         ack_timeout_ms=scope["ack_timeout_ms"],
         call_timeout_ms=scope["call_timeout_ms"] or round(settings.call_timeout_s * 1000),
         max_attempts=submission.max_attempts or scope["max_attempts"] or settings.max_attempts,

@@ -70,7 +70,16 @@ CODES = frozenset(
     }
 )
 REASONS = frozenset(
-    {"expired", "rejected", "delivery_limit", "maxlen", "unreadable", "unknown_command", "refused_value"}
+    {
+        "expired",
+        "rejected",
+        "delivery_limit",
+        "maxlen",
+        "unreadable",
+        "unknown_command",
+        "refused_value",
+        "refused_transition",
+    }
 )
 
 

@@ -1,9 +1,6 @@
 """The broker as the driver's parts see it; `laneway_shared.broker` fulfils it, tests stand in for it."""
 
-from collections.abc import Sequence
 from typing import Protocol
-
-from laneway_shared.broker import Outcome, Outgoing
 
 
 class Deliverable(Protocol):
@@ -32,10 +29,3 @@ class Deliverable(Protocol):
 
     async def reject(self) -> bool:
         """Send it to the dead-letter exchange."""
-
-
-class Publishing(Protocol):
-    """Publishing with confirms."""
-
-    async def publish(self, messages: Sequence[Outgoing], *, timeout_s: float | None = None) -> list[Outcome]:
-        """Publish all at once; one outcome per message, in order."""

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import structlog
 
-from laneway_driver.broker_port import Deliverable, Publishing
+from laneway_driver.broker_port import Deliverable
 from laneway_driver.clock import CenterClock
 from laneway_driver.dedup import Attempt, AttemptMemory, Phase
 from laneway_driver.executor import Executor
 from laneway_driver.results import ResultSender
-from laneway_shared.broker import Outcome, Outgoing
+from laneway_shared.broker import Outcome, Outgoing, Publishing
 from laneway_shared.constraints import violation
 from laneway_shared.errors import UnreadableMessageError, cut
 from laneway_shared.lifecycle import ResultKind
@@ -137,7 +137,9 @@ class CommandConsumer:
             self._answer_interrupted(attempt)
             raise
         except Exception:
-            log.exception("driver.bug", command_id=attempt.command.command_id, attempt=attempt.command.attempt)
+            command = attempt.command
+            log.exception("driver.bug", commandId=command.command_id, attempt=command.attempt,
+                          tenantId=command.tenant_id, laneKey=command.lane_key)  # fmt: skip
             self._answer(attempt, self._executor.failed(attempt))
         finally:
             self._memory.drop(attempt)

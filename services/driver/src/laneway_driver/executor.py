@@ -97,6 +97,9 @@ class Executor:
         return self.result(command, K.NOT_SENT, error_code="STARTED_UNCONFIRMED", error_message=why)
 
     def _late(self, command: CommandMessage) -> ResultMessage | None:
+        if command.type is CommandType.WRITE and not self._clock.trusted:
+            why = "this driver can't tell yet how old the message is: its clock and the center's disagree"
+            return self.result(command, K.EXPIRED, error_code="CLOCK_UNSETTLED", error_message=why)
         now = self._clock.now()
         if now >= command.expire_at:
             why = "the deadline passed before the call"
@@ -125,7 +128,8 @@ class Executor:
         except Exception as error:
             if bound.expired() and isinstance(error, TimeoutError):
                 return Unknown("CALL_TIMEOUT", f"the call took longer than {command.call_timeout:g} s")
-            log.exception("adapter.bug", command_id=command.command_id, attempt=command.attempt)
+            log.exception("adapter.bug", commandId=command.command_id, attempt=command.attempt,
+                          tenantId=command.tenant_id, laneKey=command.lane_key)  # fmt: skip
             return Unknown("ADAPTER_ERROR", f"the adapter failed: {type(error).__name__}: {error}")
 
     def _told(self, command: CommandMessage, outcome: Outcome) -> ResultMessage:

@@ -2,25 +2,23 @@
 
 import asyncio
 import contextlib
-import signal
 import sys
 from importlib.metadata import entry_points
 
 import structlog
-import uvloop
 
 from laneway_driver.clock import CenterClock
 from laneway_driver.consumer import CommandConsumer
 from laneway_driver.dedup import AttemptMemory
 from laneway_driver.executor import Executor
-from laneway_driver.heartbeat import VERSION, Pulse
 from laneway_driver.port import ADAPTER_GROUP, AdapterContext, DeviceAdapter
 from laneway_driver.results import ResultSender
 from laneway_driver.settings import DriverSettings
+from laneway_driver.vitals import VERSION, Vitals
+from laneway_shared import process
 from laneway_shared.broker import Consumer, Publisher, declare
-from laneway_shared.errors import BrokerAwayError, LanewayError, SettingsError
-from laneway_shared.settings import load
-from laneway_shared.telemetry import configure_logs
+from laneway_shared.errors import BrokerAwayError, SettingsError
+from laneway_shared.heartbeats import Pulse
 from laneway_shared.topology import Topology
 
 log = structlog.get_logger(__name__)
@@ -59,6 +57,7 @@ class Driver:
             f"{name} commands",
             self._topology.command_queue(service),
             prefetch=settings.capacity,
+            restore=self._declare_once,
         )
         clock = CenterClock()
         self._results = ResultSender(self._publisher, self._topology, service)
@@ -74,9 +73,7 @@ class Driver:
             instance=settings.instance,
             capacity=settings.capacity,
         )
-        self._pulse = Pulse(
-            self._publisher,
-            self._topology,
+        vitals = Vitals(
             clock,
             service=service,
             instance=settings.instance,
@@ -84,6 +81,7 @@ class Driver:
             in_flight=lambda: self._commands.in_flight,
             health=adapter.health,
         )
+        self._pulse = Pulse(self._publisher, self._topology, service, vitals.heartbeat)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, then drain.
@@ -113,12 +111,15 @@ class Driver:
                 async with asyncio.timeout(STOP_ADAPTER_S):
                     await self._adapter.stop()
 
+    async def _declare_once(self) -> None:
+        queue = self._topology.command_queue_of(self._settings.service)
+        await declare(self._settings.amqp_url, self._topology.exchanges, [queue])
+
     async def _declare(self, stop: asyncio.Event) -> bool:
         """Declare what this driver uses, as soon as RabbitMQ is there; False when stopped before."""
         while not stop.is_set():
             try:
-                queue = self._topology.command_queue_of(self._settings.service)
-                await declare(self._settings.amqp_url, self._topology.exchanges, [queue])
+                await self._declare_once()
             except BrokerAwayError as error:
                 log.warning("driver.waits", reason=error.message)
                 with contextlib.suppress(TimeoutError):
@@ -129,10 +130,10 @@ class Driver:
 
     async def _drain(self, commands: asyncio.Task[None]) -> None:
         """Start nothing more, let finish what runs, give back the rest, and say so."""
-        log.info("driver.drains", in_flight=self._commands.in_flight)
+        log.info("driver.drains", inFlight=self._commands.in_flight)
         self._executor.draining = True
         self._consumer.stop()
-        await self._pulse.send("stopping")
+        await self._pulse.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_CONSUMER_S):
                 while self._consumer.consuming.is_set():  # noqa: ASYNC110 - the event tells of the start, not the end
@@ -149,28 +150,12 @@ class Driver:
 
 async def run(settings: DriverSettings) -> None:
     """Run a driver until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = process.stop_event()
+    structlog.contextvars.bind_contextvars(service=settings.service)
     log.info("driver.starts", version=VERSION, adapter=settings.adapter, capacity=settings.capacity)
     await Driver(settings, build_adapter(settings)).serve(stop)
 
 
 def main() -> None:
-    """Entry point of `laneway-driver`. Exit status 1, with one line on standard error, when it can't run."""
-    try:
-        settings = load(DriverSettings)
-        configure_logs(settings.log_level, service=settings.service, instance=settings.instance)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(settings))
-    except Exception as error:
-        cause = _first(error)
-        if not isinstance(cause, LanewayError):
-            log.exception("driver.bug")
-            sys.exit("laneway-driver: stopped by a bug; the log line above says where")
-        sys.exit(f"laneway-driver: {cause.message}")
-
-
-def _first(error: BaseException) -> BaseException:
-    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
+    """Entry point of `laneway-driver`."""
+    sys.exit(process.run("driver", DriverSettings, run))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from laneway_driver.broker_port import Deliverable, Publishing
-from laneway_shared.broker import Outcome, Outgoing
+from laneway_driver.broker_port import Deliverable
+from laneway_shared.broker import Outcome, Outgoing, Publishing
 from laneway_shared.messages import ResultMessage, encode
 from laneway_shared.topology import Topology
 
@@ -50,7 +50,7 @@ class ResultSender:
         body = encode(result)
         if len(self._waiting) >= MOST_KEPT:
             dropped = self._waiting.popleft()
-            log.error("result.dropped", command_id=dropped.command_id, reason="too many wait for RabbitMQ")
+            log.error("result.dropped", commandId=dropped.command_id, reason="too many wait for RabbitMQ")
             if dropped.announced:
                 _tell(dropped.announced, confirmed=False)
         self._put(_Waiting(result.command_id, body, delivery))

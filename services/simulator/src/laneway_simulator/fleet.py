@@ -236,7 +236,7 @@ class Fleet:
         self.journal.add(self._clock.now(), sn, event, **facts)
         if self.journal.cut_entries and not self._cut_said:
             self._cut_said = True
-            _log.warning("journal is full, the oldest entries are cut", limit=self.journal.limit)
+            _log.warning("journal.full", limit=self.journal.limit, advice="the oldest entries are cut")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks.create_task(work)

@@ -4,16 +4,14 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from laneway_shared.mqtt import MqttSettings
 from laneway_shared.settings import ServiceSettings
 from laneway_simulator.faults import FaultPlan
 
 
-class SimulatorSettings(ServiceSettings):
+class SimulatorSettings(ServiceSettings, MqttSettings):
     """Where the simulator listens, and what its locks do wrong by themselves."""
 
-    mqtt_url: str = Field(
-        "mqtt://localhost:1883", description="Mosquitto, as mqtt:// or mqtts://[user:password@]host[:port]."
-    )
     http_host: str = Field("127.0.0.1", description="Address the simulator's HTTP interface listens on.")
     http_port: int = Field(8090, ge=0, le=65535, description="Port of the HTTP interface; 0 takes a free one.")
     simulator_seed: int = Field(1, description="Seed of every fault; same seed, same faults.")

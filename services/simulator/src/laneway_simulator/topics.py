@@ -1,6 +1,7 @@
 """A profile's topics, seen from the device: where it listens and where it answers."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from laneway_shared.errors import ProfileError
@@ -57,13 +58,13 @@ class Topics:
         return "/".join(_put(self.ack, self.ack_sn_at, sn))
 
 
-def lock_topics() -> Topics:
-    """The topics of the lock this simulator plays.
+def lock_topics(profiles_dir: Path | None = None) -> Topics:
+    """The topics of the lock this simulator plays; `profiles_dir` may have another profile of its name.
 
     Raises:
         ProfileError: its profile isn't there or can't be played.
     """
-    profiles = load_profiles()
+    profiles = load_profiles(profiles_dir)
     return Topics.of(choose(profiles, [PROFILE])[PROFILE])
 
 

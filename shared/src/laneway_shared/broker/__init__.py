@@ -6,9 +6,9 @@ separate links, because a memory alarm blocks all writes of a publishing connect
 
 from laneway_shared.broker.claim import Claim
 from laneway_shared.broker.consumer import Consumer, Delivery, ack_all
-from laneway_shared.broker.declare import declare, open_channel_once, verify
+from laneway_shared.broker.declare import declare
 from laneway_shared.broker.link import Link
-from laneway_shared.broker.publisher import Outcome, Outgoing, Publisher
+from laneway_shared.broker.publisher import Outcome, Outgoing, Publisher, Publishing
 
 __all__ = [
     "Claim",
@@ -18,8 +18,7 @@ __all__ = [
     "Outcome",
     "Outgoing",
     "Publisher",
+    "Publishing",
     "ack_all",
     "declare",
-    "open_channel_once",
-    "verify",
 ]

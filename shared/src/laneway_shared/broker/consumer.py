@@ -82,13 +82,12 @@ class Consumer:
     """Consumes one queue over a link of its own; `run` it in a task and read `batches` or `deliveries`."""
 
     def __init__(
-        self, url: str, name: str, queue: str, *, prefetch: int, exclusive: bool = False, arguments: Any = None
+        self, url: str, name: str, queue: str, *, prefetch: int, restore: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        self._link = Link(url, name)
+        """`restore` declares the queue again when somebody has deleted it."""
+        self._link = Link(url, name, restore)
         self._queue = queue
         self._prefetch = prefetch
-        self._exclusive = exclusive
-        self._arguments = arguments
         self._waiting: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -119,7 +118,7 @@ class Consumer:
 
             underlay = await channel.get_underlay_channel()
             underlay.on_consumer_cancel_callbacks.add(lambda _frame: cancelled.set())
-            tag = await queue.consume(arrived, exclusive=self._exclusive, arguments=self._arguments)
+            tag = await queue.consume(arrived)
             self._lost = lost
             self.consuming.set()
             log.info("broker.consuming", queue=self._queue, link=self._link.name)
@@ -171,15 +170,6 @@ class Consumer:
                 batch.append(delivery)
             if batch:
                 yield batch
-
-    async def deliveries(self) -> AsyncIterator[Delivery]:
-        """One delivery after the other, in queue order."""
-        async for batch in self.batches(1):
-            yield batch[0]
-
-    async def blocked(self) -> bool:
-        """Whether RabbitMQ holds this connection back."""
-        return await self._link.blocked()
 
 
 async def ack_all(batch: Sequence[Delivery]) -> bool:

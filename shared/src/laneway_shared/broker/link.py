@@ -15,7 +15,7 @@ from aio_pika.exceptions import (
 )
 from yarl import URL
 
-from laneway_shared.errors import TopologyMismatchError
+from laneway_shared.errors import BrokerAwayError, TopologyMismatchError
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,9 @@ class Link:
     `CONNECTION_TROUBLE` leads to a new connection, everything else ends the link.
     """
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, restore: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`restore` declares again what somebody deleted."""
+        self._restore = restore
         self._url = str(URL(url).update_query(heartbeat=HEARTBEAT_S, name=name))
         self.name = name
         self.connected = asyncio.Event()
@@ -56,7 +58,10 @@ class Link:
             except ChannelPreconditionFailed as error:
                 raise TopologyMismatchError(f"RabbitMQ refuses a declaration: {error}") from None
             except ChannelNotFoundEntity as error:
-                log.warning("broker.missing", link=self.name, error=str(error), advice="declare the topology")
+                log.warning("broker.missing", link=self.name, error=str(error))
+                if self._restore is not None:
+                    with contextlib.suppress(BrokerAwayError):
+                        await self._restore()
             except CONNECTION_TROUBLE as error:
                 log.warning("broker.away", link=self.name, error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(delay * (1 + random.random() / 4))  # noqa: S311 - spreads reconnects

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
+from typing import Protocol
 
 import aio_pika
 import structlog
@@ -42,6 +43,13 @@ class Outgoing:
     ttl_ms: int | None = None
     headers: Mapping[str, str | int] = field(default_factory=dict)
     persistent: bool = True
+
+
+class Publishing(Protocol):
+    """Publishing with confirms, as those see it who only publish; tests stand in for it."""
+
+    async def publish(self, messages: Sequence[Outgoing], *, timeout_s: float | None = None) -> list[Outcome]:
+        """Publish all at once; one outcome per message, in order."""
 
 
 class Publisher:

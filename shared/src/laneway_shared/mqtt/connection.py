@@ -16,8 +16,6 @@ from paho.mqtt.properties import Properties
 from laneway_shared.mqtt.address import MqttAddress
 from laneway_shared.mqtt.underneath import cut_off, prepare
 
-RECONNECT_FIRST_S = 0.1
-RECONNECT_MOST_S = 2.0
 CONNECT_TIMEOUT_S = 4.0
 MOST_WAITING_QOS0 = 10_000
 
@@ -48,6 +46,8 @@ class MqttOptions:
     manual_acks: bool = False
     most_unacked: int = 20
     """Own QoS 1 publishes in flight; more than the broker's receive maximum ends the connection."""
+    keep_all: bool = False
+    """Drop no QoS 0 message, however many are not yet read."""
 
 
 class _Arrived(asyncio.Queue[aiomqtt.Message]):
@@ -113,7 +113,7 @@ def _client(address: MqttAddress, options: MqttOptions) -> aiomqtt.Client:
         properties=_connect_properties(session) if five else None,
         timeout=CONNECT_TIMEOUT_S,
         keepalive=options.keepalive_s,
-        queue_type=_Arrived,
+        queue_type=asyncio.Queue[aiomqtt.Message] if options.keep_all else _Arrived,
         max_inflight_messages=options.most_unacked,
         tls_context=ssl.create_default_context() if address.tls else None,
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -24,7 +24,7 @@ from sqlalchemy import RowMapping
 
 from laneway_center.intake import Submission, new_command_id
 from laneway_shared.lifecycle import FINAL, Status
-from laneway_shared.messages import is_command_id
+from laneway_shared.messages import FIRST_YEAR, LAST_YEAR, is_command_id
 
 
 def storable(text: str) -> str:
@@ -44,6 +44,35 @@ def _command_id(text: str) -> str:
     return text.lower()
 
 
+def _sane(instant: datetime) -> datetime:
+    try:
+        in_utc = instant.astimezone(UTC)
+    except OverflowError:
+        in_utc = None
+    if in_utc is None or not FIRST_YEAR <= in_utc.year <= LAST_YEAR:
+        raise ValueError(f"must lie between the years {FIRST_YEAR} and {LAST_YEAR}")
+    return in_utc
+
+
+def plain(value: Any, depth: int = 16) -> Any:
+    """Refuse JSON that PostgreSQL or the wire can't keep: too deep, NUL, numbers beyond 64 bits or not finite."""
+    if isinstance(value, dict | list) and depth == 0:
+        raise ValueError("is nested too deep")
+    if isinstance(value, dict):
+        return {storable(key): plain(member, depth - 1) for key, member in value.items()}
+    if isinstance(value, list):
+        return [plain(member, depth - 1) for member in value]
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("holds a number beyond 64 bits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("holds a number that is not finite")
+    return value
+
+
+Instant = Annotated[AwareDatetime, AfterValidator(_sane)]
+PlainObject = Annotated[dict[str, Any], AfterValidator(plain)]
 Text = Annotated[StrictStr, AfterValidator(storable)]
 CommandId = Annotated[StrictStr, AfterValidator(_command_id)]
 Identifier = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
@@ -78,8 +107,10 @@ class SubmitBody(Body):
     point_id: Identifier
     type: Literal["READ", "WRITE"]
     value: Value | None = Field(None, description="For WRITE. Numbers and booleans are taken as their JSON text.")
-    expire_in: float | None = Field(None, gt=0, le=1e9, description="Seconds until the command may no longer start.")
-    expire_at: AwareDatetime | None = Field(None, description="The same as an instant.")
+    expire_in: StrictInt | StrictFloat | None = Field(
+        None, gt=0, le=1e9, description="Seconds until the command may no longer start."
+    )
+    expire_at: Instant | None = Field(None, description="The same as an instant.")
     priority: int | None = Field(None, strict=True, ge=0, le=9, description="Smaller goes first in its lane.")
     intent_key: Annotated[Text, Field(min_length=1, max_length=128)] | None = None
     gate: Literal["ack", "transport"] | None = None
@@ -87,7 +118,7 @@ class SubmitBody(Body):
     max_attempts: int | None = Field(None, strict=True, ge=1, le=100)
     source: Literal["HTTP", "GRPC", "AGENTIC", "SCHEDULED"] = "HTTP"
     source_user_id: Identifier | None = None
-    occurred_at: AwareDatetime | None = Field(None, description="When the caller decided it, by the caller's clock.")
+    occurred_at: Instant | None = Field(None, description="When the caller decided it, by the caller's clock.")
 
     @field_validator("type", mode="before")
     @classmethod

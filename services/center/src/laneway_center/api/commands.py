@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
-from pydantic import AwareDatetime, ValidationError
+from pydantic import ValidationError
 
 from laneway_center import metrics
 from laneway_center.api.bodies import (
@@ -13,12 +13,13 @@ from laneway_center.api.bodies import (
     BatchView,
     CommandList,
     CommandView,
+    Instant,
     SubmitBody,
     Timeline,
     command_view,
     event_view,
 )
-from laneway_center.api.doors import Doors, Tenant, json_body
+from laneway_center.api.doors import Doors, Tenant, json_body, within
 from laneway_center.intake import Answer, Submission
 from laneway_center.store.commands import Filter, get_command, list_commands, show_events
 from laneway_shared.lifecycle import Status
@@ -46,7 +47,7 @@ CommandIdPath = Annotated[str, Path(description="The command's id.", examples=["
 )
 async def submit(body: SubmitBody, doors: Doors, tenant_id: Tenant, response: Response) -> CommandView:
     """Submit a command. 202: stored, it will be sent in its turn. The same id and body again: 200."""
-    answer = (await doors.intake.submit([body.submission(tenant_id)]))[0]
+    answer = (await within(doors.intake.submit([body.submission(tenant_id)])))[0]
     if isinstance(answer, ProblemError):
         metrics.REFUSED.labels(answer.code).inc()
         raise answer
@@ -67,7 +68,7 @@ async def submit_batch(body: BatchBody, doors: Doors, tenant_id: Tenant) -> Batc
             items.append(None)
         except ValidationError as error:
             items.append(_problem_item(_invalid(error)))
-    answers = iter(await doors.intake.submit(good)) if good else iter(())
+    answers = iter(await within(doors.intake.submit(good))) if good else iter(())
     results = [_outcome(next(answers)) if item is None else item for item in items]
     statuses = [item.http_status for item in results]
     accepted, known = statuses.count(HTTPStatus.ACCEPTED), statuses.count(HTTPStatus.OK)
@@ -97,7 +98,7 @@ async def show(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> Co
     """A command as it stands."""
     row = None
     if is_command_id(command_id):
-        row = await get_command(doors.engine, tenant_id, command_id.lower())
+        row = await within(get_command(doors.engine, tenant_id, command_id.lower()))
     if row is None:
         raise _unknown(command_id)
     return command_view(row)
@@ -106,7 +107,9 @@ async def show(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> Co
 @router.get("/{command_id}/events", responses=responses(HTTPStatus.NOT_FOUND))
 async def timeline(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> Timeline:
     """How it came there: every change, and every piece of evidence that changed nothing."""
-    rows = await show_events(doors.engine, tenant_id, command_id.lower()) if is_command_id(command_id) else []
+    rows = []
+    if is_command_id(command_id):
+        rows = await within(show_events(doors.engine, tenant_id, command_id.lower()))
     if not rows:
         raise _unknown(command_id)
     return Timeline(command_id=command_id.lower(), events=[event_view(row) for row in rows])
@@ -124,8 +127,8 @@ async def listing(
     point_id: Annotated[int | None, Query(alias="pointId", ge=1, le=2**63 - 1)] = None,
     status: Annotated[list[Status] | None, Query()] = None,
     kind: Annotated[str | None, Query(alias="type", pattern="^(READ|WRITE)$")] = None,
-    since: Annotated[AwareDatetime | None, Query(alias="from", description="Accepted at or after.")] = None,
-    until: Annotated[AwareDatetime | None, Query(alias="to", description="Accepted before.")] = None,
+    since: Annotated[Instant | None, Query(alias="from", description="Accepted at or after.")] = None,
+    until: Annotated[Instant | None, Query(alias="to", description="Accepted before.")] = None,
     cursor: Annotated[str | None, Query(pattern="^[0-9]{1,18}$", description="nextCursor of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> CommandList:
@@ -141,7 +144,7 @@ async def listing(
         before_id=int(cursor) if cursor else None,
         limit=limit + 1,
     )
-    rows = await list_commands(doors.engine, wanted)
+    rows = await within(list_commands(doors.engine, wanted))
     more = len(rows) > limit
     views = [command_view(row) for row in rows[:limit]]
     return CommandList(commands=views, next_cursor=str(rows[limit - 1]["id"]) if more else None)

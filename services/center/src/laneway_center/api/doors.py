@@ -1,14 +1,21 @@
 """What every door needs: the tenant, the services behind it, the content type."""
 
+import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Depends, Header, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.intake import Intake
+from laneway_center.store.database import DatabaseAwayError
 from laneway_shared.problems import ProblemError
+
+AnswerT = TypeVar("AnswerT")
+PATIENCE_S = 4.0  # a caller hears within this time that the database is away
+LONG_PATIENCE_S = 60.0  # for whole registries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +24,19 @@ class Behind:
 
     engine: AsyncEngine
     intake: Intake
+
+
+async def within(work: Awaitable[AnswerT], patience_s: float = PATIENCE_S) -> AnswerT:
+    """What the work gives, or 503 when it takes too long: never a hang.
+
+    Raises:
+        DatabaseAwayError: the time is over. What was asked for may or may not be done; asking again is safe.
+    """
+    try:
+        async with asyncio.timeout(patience_s):
+            return await work
+    except TimeoutError:
+        raise DatabaseAwayError from None
 
 
 def behind(request: Request) -> Behind:

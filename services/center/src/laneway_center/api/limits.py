@@ -1,8 +1,10 @@
 """No body larger than the bound is ever read into memory."""
 
+import contextlib
 from http import HTTPStatus
 
 from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from laneway_shared.problems import MEDIA_TYPE, ProblemError
@@ -32,12 +34,17 @@ class BodyLimit:
             message = await receive()
             read += len(message.get("body", b""))
             if read > self._limit:
-                raise ProblemError(
-                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "BODY_TOO_LARGE", f"at most {self._limit} bytes are taken"
-                )
+                return {"type": "http.disconnect"}  # ends the reading, whoever reads
             return message
 
-        await self._app(scope, counted, send)
+        async def answered(message: Message) -> None:
+            if read <= self._limit:  # else ours is the answer
+                await send(message)
+
+        with contextlib.suppress(ClientDisconnect):
+            await self._app(scope, counted, answered)
+        if read > self._limit:
+            await self._refuse(scope, receive, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         problem = ProblemError(

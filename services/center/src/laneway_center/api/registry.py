@@ -1,5 +1,7 @@
 """The registry of drivers, devices and points."""
 
+import asyncio
+from collections import Counter
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -10,7 +12,7 @@ from sqlalchemy import RowMapping
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from laneway_center.api.doors import Doors, Tenant, document_body, json_body
+from laneway_center.api.doors import LONG_PATIENCE_S, Doors, Tenant, document_body, json_body, within
 from laneway_center.api.registry_bodies import (
     DeviceBody,
     DeviceEntry,
@@ -31,7 +33,7 @@ from laneway_center.api.registry_bodies import (
 )
 from laneway_center.store import tables
 from laneway_center.store.instances import instances_of
-from laneway_center.store.registry import put_registry, read_registry
+from laneway_center.store.registry import LaneInUseError, put_registry, read_registry
 from laneway_shared.problems import ProblemError, responses
 
 router = APIRouter(prefix="/registry", tags=["registry"])
@@ -44,7 +46,9 @@ IdPath = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 async def _put(engine: AsyncEngine, **rows: Any) -> None:
     try:
-        await put_registry(engine, **rows)
+        await within(put_registry(engine, **rows), LONG_PATIENCE_S)
+    except LaneInUseError as error:
+        raise ProblemError(HTTPStatus.CONFLICT, LaneInUseError.code, f"nothing was stored: {error.message}") from None
     except IntegrityError as error:
         fault = str(getattr(error.orig, "__cause__", None) or error.orig).partition("\n")
         detail = str(getattr(getattr(error.orig, "__cause__", None), "detail", "") or fault[0])
@@ -61,18 +65,18 @@ async def put_driver(name: DriverName, body: DriverBody, doors: Doors) -> Driver
 @router.get("/drivers", responses=_UNKNOWN)
 async def list_drivers(doors: Doors) -> list[DriverView]:
     """All driver services, with their instances as they last said."""
-    rows = await read_registry(doors.engine, tables.driver)
-    instances = await instances_of(doors.engine)
+    rows = await within(read_registry(doors.engine, tables.driver), LONG_PATIENCE_S)
+    instances = await within(instances_of(doors.engine), LONG_PATIENCE_S)
     return [_driver_view(row, instances) for row in rows]
 
 
 @router.get("/drivers/{name}", responses=_UNKNOWN)
 async def show_driver(name: DriverName, doors: Doors) -> DriverView:
     """One driver service."""
-    rows = await read_registry(doors.engine, tables.driver, name=name)
+    rows = await within(read_registry(doors.engine, tables.driver, name=name), LONG_PATIENCE_S)
     if not rows:
         raise ProblemError(HTTPStatus.NOT_FOUND, "DRIVER_UNKNOWN", f"driver {name} is not in the registry")
-    return _driver_view(rows[0], await instances_of(doors.engine, name))
+    return _driver_view(rows[0], await within(instances_of(doors.engine, name), LONG_PATIENCE_S))
 
 
 def _driver_view(row: RowMapping, instances: list[RowMapping]) -> DriverView:
@@ -95,9 +99,9 @@ async def list_devices(
 ) -> list[DeviceEntry]:
     """All devices of the tenant (of one driver), with their points."""
     exact = {} if driver is None else {"driver": driver}
-    devices = await read_registry(doors.engine, tables.device, tenant_id=tenant_id, **exact)
+    devices = await within(read_registry(doors.engine, tables.device, tenant_id=tenant_id, **exact), LONG_PATIENCE_S)
     points: dict[int, list[PointEntry]] = {}
-    for row in await read_registry(doors.engine, tables.point, tenant_id=tenant_id):
+    for row in await within(read_registry(doors.engine, tables.point, tenant_id=tenant_id), LONG_PATIENCE_S):
         points.setdefault(row["device_id"], []).append(point_entry(row))
     return [device_entry(row, points.get(row["device_id"], [])) for row in devices]
 
@@ -105,10 +109,14 @@ async def list_devices(
 @router.get("/devices/{device_id}", responses=_UNKNOWN)
 async def show_device(device_id: IdPath, doors: Doors, tenant_id: Tenant) -> DeviceEntry:
     """One device with its points."""
-    rows = await read_registry(doors.engine, tables.device, tenant_id=tenant_id, device_id=device_id)
+    rows = await within(
+        read_registry(doors.engine, tables.device, tenant_id=tenant_id, device_id=device_id), LONG_PATIENCE_S
+    )
     if not rows:
         raise ProblemError(HTTPStatus.NOT_FOUND, "DEVICE_UNKNOWN", f"device {device_id} is not in the registry")
-    points = await read_registry(doors.engine, tables.point, tenant_id=tenant_id, device_id=device_id)
+    points = await within(
+        read_registry(doors.engine, tables.point, tenant_id=tenant_id, device_id=device_id), LONG_PATIENCE_S
+    )
     return device_entry(rows[0], [point_entry(row) for row in points])
 
 
@@ -124,7 +132,10 @@ async def put_point(
 @router.get("/devices/{device_id}/points/{point_id}", responses=_UNKNOWN)
 async def show_point(device_id: IdPath, point_id: IdPath, doors: Doors, tenant_id: Tenant) -> PointEntry:
     """One point."""
-    rows = await read_registry(doors.engine, tables.point, tenant_id=tenant_id, device_id=device_id, point_id=point_id)
+    rows = await within(
+        read_registry(doors.engine, tables.point, tenant_id=tenant_id, device_id=device_id, point_id=point_id),
+        LONG_PATIENCE_S,
+    )
     if not rows:
         raise ProblemError(HTTPStatus.NOT_FOUND, "POINT_UNKNOWN", f"device {device_id} has no point {point_id}")
     return point_entry(rows[0])
@@ -143,7 +154,7 @@ _DOCUMENT = {"schema": RegistryDocument.model_json_schema(by_alias=True)}
 )
 async def import_registry(request: Request, doors: Doors, tenant_id: Tenant) -> ImportView:
     """Store a whole document, YAML or JSON: all of it or nothing. What it doesn't name stays as it is."""
-    document = _document(await request.body())
+    document = await asyncio.to_thread(_document, await request.body())  # seconds, when it is large
     points = [
         point_row(tenant_id, device.device_id, point.point_id, point)
         for device in document.devices
@@ -179,7 +190,7 @@ def _document(body: bytes) -> RegistryDocument:
 
 
 def _refuse_twins(what: str, keys: list[Any]) -> None:
-    twins = sorted({key for key in keys if keys.count(key) > 1}) if len(set(keys)) < len(keys) else []
+    twins = sorted(key for key, times in Counter(keys).items() if times > 1)
     if twins:
         named = ", ".join(map(str, twins[:10]))
         raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "VALIDATION", f"{what} stands more than once: {named}")
@@ -190,7 +201,7 @@ async def export_registry(
     doors: Doors, tenant_id: Tenant, form: Annotated[str, Query(alias="format", pattern="^(yaml|json)$")] = "yaml"
 ) -> Response:
     """The tenant's devices and all drivers as one document that import takes back."""
-    drivers = await read_registry(doors.engine, tables.driver)
+    drivers = await within(read_registry(doors.engine, tables.driver), LONG_PATIENCE_S)
     document = RegistryDocument(
         drivers=[DriverEntry(name=row["name"], title=row["title"], enabled=row["enabled"]) for row in drivers],
         devices=await list_devices(doors, tenant_id),

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 from sqlalchemy import RowMapping
 
-from laneway_center.api.bodies import Body, Identifier, Text
+from laneway_center.api.bodies import Body, Identifier, PlainObject, Text
 from laneway_shared.messages import is_routing_name
 
 
@@ -35,7 +35,7 @@ class DeviceBody(Body):
     driver: Name = Field(examples=["mqtt"])
     profile: Name | None = Field(None, description="Device family; its answers come through the ack-listener.")
     enabled: bool = True
-    address: dict[str, Any] = Field(default_factory=dict, description="What the driver's adapter needs to reach it.")
+    address: PlainObject = Field(default_factory=dict, description="What the driver's adapter needs to reach it.")
     lane_key: Annotated[Text, Field(min_length=1, max_length=128)] | None = Field(
         None, description="Lane; by default one per device."
     )
@@ -58,7 +58,9 @@ class PointBody(Body):
     gate: Literal["ack", "transport"] | None = None
     ack: Literal["device", "none"] = "device"
     ack_timeout: Seconds | None = Field(None, description="Seconds until the device's answer is overdue.")
-    call_timeout: Seconds | None = Field(None, description="Seconds a call of the device may take.")
+    call_timeout: Annotated[float, Field(gt=0, le=600)] | None = Field(
+        None, description="Seconds a call of the device may take."
+    )
     max_attempts: int | None = Field(None, ge=1, le=100)
 
     @model_validator(mode="after")

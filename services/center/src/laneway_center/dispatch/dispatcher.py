@@ -3,10 +3,12 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
 from sqlalchemy import RowMapping
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center import metrics
@@ -15,6 +17,7 @@ from laneway_center.settings import CenterSettings
 from laneway_center.store.claims import ClaimTerms, LiveServices, claim, confirm_sent, live_services
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.wakeups import Wakeups
+from laneway_shared import failpoints
 from laneway_shared.broker import Outcome, Outgoing, Publisher
 from laneway_shared.lifecycle import ResultKind
 from laneway_shared.messages import CommandMessage, CommandType, Payload, ResultMessage, Target, encode
@@ -26,6 +29,7 @@ LIVE_FOR_S = 0.25  # how long a look at the live services counts
 BATCHES_AT_ONCE = 4  # claimed batches waiting for confirms
 LEAST_WINDOW_S = 0.05  # with less of its start window left an attempt isn't published any more
 AWAY_PAUSE_S = 0.5
+REFUSED_PAUSE_S = 1.0
 
 
 class Dispatcher:
@@ -70,6 +74,10 @@ class Dispatcher:
                     log.warning("dispatch.database_away", error=error.message)
                     await asyncio.sleep(AWAY_PAUSE_S)
                     continue
+                except DBAPIError:
+                    log.exception("dispatch.refused")  # a bug; what can be sent is sent, this is tried again
+                    await asyncio.sleep(REFUSED_PAUSE_S)
+                    continue
                 if not more:
                     await self._wakeups.wait(self._settings.dispatch_poll_s)
 
@@ -91,6 +99,7 @@ class Dispatcher:
             if not claimed:
                 self._slots.release()
                 continue
+            failpoints.hit("dispatch.claimed")
             self._note_claimed(driver, claimed)
             sending.create_task(self._send(driver, claimed, taken), name=f"send to {driver}")
             more = more or len(claimed) >= self._settings.claim_batch
@@ -122,25 +131,28 @@ class Dispatcher:
         # process since the claim must not send an old command on its way.
         waited = time.monotonic() - taken
         live: list[RowMapping] = []
+        late: list[RowMapping] = []
         messages: list[Outgoing] = []
         for row in claimed:
             left = (row["start_by"] - row["published_at"]).total_seconds() - waited
             if left > LEAST_WINDOW_S:
                 live.append(row)
                 messages.append(self._message(driver, row, left))
+            else:
+                late.append(row)
+        failpoints.hit("dispatch.publishing")
         outcomes = await self._publisher.publish(messages, timeout_s=self._settings.confirm_timeout_s)
+        failpoints.hit("dispatch.confirmed")
         confirmed = [
             (row["id"], row["attempt"]) for row, o in zip(live, outcomes, strict=True) if o is Outcome.CONFIRMED
         ]
-        metrics.LATE_CLAIMS.inc(len(claimed) - len(live))
+        metrics.LATE_CLAIMS.inc(len(late))
         self._note_published(live, outcomes, time.monotonic() - taken)
         if confirmed:
             await self._mark_sent(confirmed)
-        unsent = [
-            (row, outcome)
-            for row, outcome in zip(live, outcomes, strict=True)
-            if outcome in (Outcome.NOT_SENT, Outcome.UNROUTABLE)
-        ]
+            failpoints.hit("dispatch.marked")
+        unsent = [(row, _LATE) for row in late]
+        unsent += [(row, _UNSENT[outcome]) for row, outcome in zip(live, outcomes, strict=True) if outcome in _UNSENT]
         if unsent:
             await self._report_unsent(driver, unsent)
 
@@ -160,26 +172,20 @@ class Dispatcher:
             # the mark is for people: results and the bound move a DISPATCHING command on just as well
             log.warning("dispatch.sent_unmarked", count=len(confirmed), error=error.message)
 
-    async def _report_unsent(self, driver: str, unsent: Sequence[tuple[RowMapping, Outcome]]) -> None:
-        """What certainly never reached a queue may go again at once; the way back is the same as for all evidence."""
-        no_queue = f"no queue takes commands for driver {driver}; start a driver"
-        why = {
-            # our own trouble costs the command no attempt
-            Outcome.NOT_SENT: (ResultKind.RELEASED, "BROKER_AWAY", "RabbitMQ was away"),
-            Outcome.UNROUTABLE: (ResultKind.NOT_SENT, "NO_QUEUE", no_queue),
-        }
+    async def _report_unsent(self, driver: str, unsent: Sequence[tuple[RowMapping, "_Unsent"]]) -> None:
+        """What certainly never reached a queue may go again; the way back is the same as for all evidence."""
         results = [
             ResultMessage(
-                status=why[outcome][0],
+                status=why.kind,
                 tenant_id=row["tenant_id"],
                 command_id=row["command_id"],
                 attempt=row["attempt"],
-                error_code=why[outcome][1],
-                error_message=why[outcome][2],
+                error_code=why.code,
+                error_message=why.message,
                 instance=self._settings.instance,
                 finished_at=datetime.now(UTC),
             )
-            for row, outcome in unsent
+            for row, why in unsent
         ]
         outgoing = Outgoing(
             exchange=self._topology.result_exchange,
@@ -198,6 +204,23 @@ class Dispatcher:
             correlation_id=row["command_id"],
             ttl_ms=max(int(left_s * 1000), 1),
         )
+
+
+@dataclass(frozen=True)
+class _Unsent:
+    """Why an attempt certainly reached no queue."""
+
+    kind: ResultKind
+    code: str
+    message: str
+
+
+# our own trouble costs the command no attempt
+_LATE = _Unsent(ResultKind.EXPIRED, "START_WINDOW", "the start window passed before it was published")
+_UNSENT = {
+    Outcome.NOT_SENT: _Unsent(ResultKind.RELEASED, "BROKER_AWAY", "RabbitMQ was away"),
+    Outcome.UNROUTABLE: _Unsent(ResultKind.NOT_SENT, "NO_QUEUE", "no queue takes commands for this driver service"),
+}
 
 
 def command_message(row: RowMapping) -> CommandMessage:

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.store.letters import Letter, store_letters
 from laneway_center.traces import note_letters
+from laneway_shared import failpoints
 from laneway_shared.broker import Consumer, Delivery, Outcome, Outgoing, Publisher, ack_all
 from laneway_shared.errors import UnreadableMessageError
 from laneway_shared.lifecycle import LETTER_REJECTED, ResultKind
@@ -36,9 +37,11 @@ class DeadLetterRecorder:
     async def _record(self, batch: list[Delivery]) -> None:
         opened = [_Opened(delivery, self._topology) for delivery in batch]
         # Stored before it is sent back, sent back before it is acked: a crash in between only repeats.
+        failpoints.hit("letters.received")
         while not batch[-1].lost:
             try:
                 await store_letters(self._engine, [each.letter for each in opened])
+                failpoints.hit("letters.stored")
                 if await self._send_back(opened):
                     break
             except DatabaseAwayError as error:
@@ -47,7 +50,9 @@ class DeadLetterRecorder:
         else:
             return
         note_letters([each.letter for each in opened])
+        failpoints.hit("letters.sent_back")
         await ack_all(batch)
+        failpoints.hit("letters.acked")
 
     async def _send_back(self, opened: "Sequence[_Opened]") -> bool:
         letters = [each.way_back for each in opened if isinstance(each.way_back, ResultMessage)]

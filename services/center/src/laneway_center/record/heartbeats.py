@@ -1,24 +1,23 @@
-"""Heartbeats of drivers and ack-listeners."""
-
-import asyncio
+"""Heartbeats of drivers and ack-listeners, and the center's own."""
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.store.instances import mark_listening, record_heartbeats
 from laneway_center.wakeups import Wakeups
-from laneway_shared.broker import Consumer, ack_all
+from laneway_shared.broker import Consumer, Delivery, ack_all
 from laneway_shared.errors import UnreadableMessageError
 from laneway_shared.messages import Heartbeat, decode_heartbeat
 
 log = structlog.get_logger(__name__)
 
-LISTENING_EVERY_S = 1.0
+LISTENING_EVERY_S = 1.0  # how often a center sends one to itself
 
 
 class HeartbeatRecorder:
-    """Consumes heartbeats, and says since when it can: silence counts only while somebody listens."""
+    """Consumes heartbeats. Silence counts only while a center hears its own: the others' could come the same way."""
 
     def __init__(self, engine: AsyncEngine, consumer: Consumer, wakeups: Wakeups) -> None:
         self._engine, self._consumer, self._wakeups = engine, consumer, wakeups
@@ -26,27 +25,25 @@ class HeartbeatRecorder:
     async def run(self) -> None:
         """Record until cancelled."""
         async for batch in self._consumer.batches(500):
-            beats: list[Heartbeat] = []
-            for delivery in batch:
-                try:
-                    beats.append(decode_heartbeat(delivery.body))
-                except UnreadableMessageError as error:
-                    log.warning("heartbeat.unreadable", error=error.message, routingKey=delivery.routing_key)
+            beats = [beat for delivery in batch if (beat := _readable(delivery)) is not None]
+            others = [beat for beat in beats if beat.kind != "center"]
             try:
-                if beats:
-                    await record_heartbeats(self._engine, beats)
+                if others:
+                    await record_heartbeats(self._engine, others)
                     self._wakeups.lanes_ready()  # somebody may be back
+                if len(others) < len(beats):
+                    await mark_listening(self._engine)
             except DatabaseAwayError as error:
                 log.warning("heartbeat.database_away", lost=len(beats), error=error.message)
+            except DBAPIError:
+                log.exception("heartbeat.refused")
             # a heartbeat that couldn't be stored is worth nothing later
             await ack_all(batch)
 
-    async def watch(self) -> None:
-        """Keep saying that heartbeats can be received, while they can."""
-        while True:
-            if self._consumer.consuming.is_set():
-                try:
-                    await mark_listening(self._engine)
-                except DatabaseAwayError as error:
-                    log.warning("heartbeat.database_away", error=error.message)
-            await asyncio.sleep(LISTENING_EVERY_S)
+
+def _readable(delivery: Delivery) -> Heartbeat | None:
+    try:
+        return decode_heartbeat(delivery.body)
+    except UnreadableMessageError as error:
+        log.warning("heartbeat.unreadable", error=error.message, routingKey=delivery.routing_key)
+        return None

@@ -16,6 +16,7 @@ from laneway_center.store.letters import Letter, store_letters
 from laneway_center.store.locked_rows import Subject, TransitionRefusedError
 from laneway_center.traces import note_changes, note_letters
 from laneway_center.wakeups import Wakeups
+from laneway_shared import failpoints
 from laneway_shared.broker import Consumer, Delivery, ack_all
 from laneway_shared.errors import UnreadableMessageError
 from laneway_shared.judgement import Evidence
@@ -24,6 +25,7 @@ from laneway_shared.messages import ResultMessage, decode_results
 log = structlog.get_logger(__name__)
 
 AWAY_FIRST_S, AWAY_MOST_S = 0.2, 2.0
+RESULTS_MOST = 2000  # results applied in one transaction
 LONGEST_ACK_TIMEOUT_S = 86_400.0
 
 
@@ -52,16 +54,21 @@ class ResultRecorder:
 
     async def _record(self, batch: list[Delivery]) -> None:
         parsed = [each for delivery in batch for each in _parse(delivery)]
+        failpoints.hit("record.received")
         pause = AWAY_FIRST_S
         while not batch[-1].lost:  # a lost batch comes again
             try:
-                await self._apply(parsed)
+                while parsed:  # a part that was applied is not applied again
+                    await self._apply(parsed[:RESULTS_MOST])
+                    del parsed[:RESULTS_MOST]
                 break
             except DatabaseAwayError as error:
                 log.warning("record.database_away", waiting=len(batch), error=error.message)
             await asyncio.sleep(pause)
             pause = min(pause * 2, AWAY_MOST_S)
+        failpoints.hit("record.applied")
         await ack_all(batch)
+        failpoints.hit("record.acked")
 
     async def _apply(self, parsed: Sequence[_Parsed]) -> None:
         faults = [self._letter(each, "unreadable", each.fault) for each in parsed if each.result is None]
@@ -84,12 +91,18 @@ class ResultRecorder:
                 raise
             if len(readable) == 1:
                 log.exception("record.refused")
-                return [self._letter(readable[0], "refused_value", "the database refused to apply it")]
+                if isinstance(error, TransitionRefusedError):
+                    return [self._letter(readable[0], "refused_transition", str(error))]
+                return [self._letter(readable[0], "refused_value", "the database refused a value in it")]
             half = len(readable) // 2
             return await self._apply_readable(readable[:half]) + await self._apply_readable(readable[half:])
         self._note(readable, applied)
         return [
-            self._letter(readable[n], "unknown_command", "no command of this id, or no single one in flight, is known")
+            self._letter(
+                readable[n],
+                "unknown_command",
+                "no command of this id is known, or not this device's, or not one alone awaits an answer",
+            )
             for n in applied.orphans
         ]
 
@@ -132,6 +145,7 @@ def item_of(result: ResultMessage) -> Item:
     """A result message as evidence."""
     detail: dict[str, Any] = {
         "instance": result.instance,
+        "deviceSn": result.device_sn,
         "responseValue": result.response_value,
         "errorCode": result.error_code,
         "errorMessage": result.error_message,
@@ -142,7 +156,12 @@ def item_of(result: ResultMessage) -> Item:
     timeout = result.ack_timeout
     usable = timeout is not None and 0 < timeout <= LONGEST_ACK_TIMEOUT_S
     return Item(
-        subject=Subject(tenant_id=result.tenant_id, command_id=result.command_id, device_sn=result.device_sn),
+        subject=Subject(
+            tenant_id=result.tenant_id,
+            command_id=result.command_id,
+            device_sn=result.device_sn,
+            said_at=result.finished_at,
+        ),
         evidence=Evidence(
             kind=result.status,
             attempt=result.attempt,

@@ -5,22 +5,24 @@ is timed out while its answer waits there. Only what never left is ended here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center import metrics
 from laneway_center.settings import CenterSettings
 from laneway_center.store.database import DatabaseAwayError
-from laneway_center.store.due import expired_unsent, take_due
+from laneway_center.store.due import Due, take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.gauges import read_gauges
-from laneway_center.store.instances import sweep_silent
+from laneway_center.store.instances import forget_instances, sweep_silent
 from laneway_center.store.locked_rows import Subject
 from laneway_center.traces import note_changes
 from laneway_center.wakeups import Wakeups
+from laneway_shared import failpoints
 from laneway_shared.broker import Outcome, Outgoing, Publisher
 from laneway_shared.judgement import Evidence
 from laneway_shared.lifecycle import ResultKind
@@ -30,8 +32,8 @@ from laneway_shared.topology import Topology
 log = structlog.get_logger(__name__)
 
 BATCH = 500
-ASK_AGAIN_MS = 5_000
 SWEEP_EVERY_S = 1.0
+REFUSED_PAUSE_S = 1.0
 SAMPLE_EVERY_S = 5.0
 
 
@@ -53,8 +55,7 @@ class Scheduler:
     async def run(self) -> None:
         """Schedule until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._repeat(self._ask_due, self._settings.schedule_poll_s), name="ask due")
-            tasks.create_task(self._repeat(self._expire_unsent, self._settings.schedule_poll_s), name="expire unsent")
+            tasks.create_task(self._repeat(self._look_after_due, self._settings.schedule_poll_s), name="due")
             tasks.create_task(self._repeat(self._sweep, SWEEP_EVERY_S), name="sweep instances")
             tasks.create_task(self._repeat(self._sample, SAMPLE_EVERY_S), name="sample gauges")
 
@@ -65,15 +66,25 @@ class Scheduler:
             except DatabaseAwayError as error:
                 log.warning("schedule.database_away", error=error.message)
                 more = False
+            except DBAPIError:
+                log.exception("schedule.refused")  # a bug; the other works go on, this one is tried again
+                await asyncio.sleep(REFUSED_PAUSE_S)
+                more = False
             if not more:
                 await asyncio.sleep(pause_s)
 
-    async def _ask_due(self) -> bool:
-        if not self._publisher.connected:
-            return False
-        due = await take_due(self._engine, most=BATCH, again_ms=ASK_AGAIN_MS)
-        if not due:
-            return False
+    async def _look_after_due(self) -> bool:
+        due = await take_due(self._engine, most=BATCH)
+        failpoints.hit("schedule.taken")
+        asked = [each for each in due if each.attempt > 0]
+        unsent = [each for each in due if each.attempt == 0]
+        if unsent:
+            await self._expire(unsent)
+        if asked:
+            await self._ask(asked)
+        return len(due) == BATCH
+
+    async def _ask(self, due: Sequence[Due]) -> None:
         questions = [
             ResultMessage(
                 status=ResultKind.DUE,
@@ -93,14 +104,11 @@ class Scheduler:
         outcomes = await self._publisher.publish([outgoing])
         if outcomes[0] is not Outcome.CONFIRMED:  # asked again in a while
             log.warning("schedule.unasked", count=len(due), outcome=outcomes[0].value)
-            return False
+            return
         metrics.ASKED.inc(len(due))
-        return len(due) == BATCH
+        failpoints.hit("schedule.asked")
 
-    async def _expire_unsent(self) -> bool:
-        due = await expired_unsent(self._engine, most=BATCH)
-        if not due:
-            return False
+    async def _expire(self, due: Sequence[Due]) -> None:
         items = [
             Item(
                 subject=Subject(tenant_id=each.tenant_id, command_id=each.command_id),
@@ -109,16 +117,17 @@ class Scheduler:
             for each in due
         ]
         applied = await apply(self._engine, items, self._terms)
+        failpoints.hit("schedule.expired")
         note_changes(applied.changes)
         if applied.lanes_ready:
             self._wakeups.lanes_ready()
-        return len(due) == BATCH
 
     async def _sweep(self) -> bool:
         silence = timedelta(seconds=self._settings.offline_after_s)
         for service, instance in await sweep_silent(self._engine, silence):
             metrics.INSTANCES_LOST.inc()
             log.warning("instance.offline", service=service, instance=instance, silentFor=silence.total_seconds())
+        await forget_instances(self._engine)
         return False
 
     async def _sample(self) -> bool:

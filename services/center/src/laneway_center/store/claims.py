@@ -72,10 +72,8 @@ async def claim(
 async def _claim(
     connection: AsyncConnection, driver: str, room: int, profiles: Sequence[str], terms: ClaimTerms
 ) -> list[RowMapping]:
-    locked = await connection.execute(
-        SQL["lock_ready_lanes"],
-        {"driver": driver, "profiles": list(profiles), "room": max(room, 0), "most": terms.most},
-    )
+    await connection.execute(SQL["lock_room"], {"driver": driver})
+    locked = await connection.execute(SQL["lock_ready_lanes"], {"driver": driver, "room": room, "most": terms.most})
     lanes = [row.lane_id for row in locked]
     if not lanes:
         return []
@@ -84,6 +82,7 @@ async def _claim(
         {
             "lanes": lanes,
             "driver": driver,
+            "profiles": list(profiles),
             "by": terms.by,
             "window_ms": terms.window_ms,
             "grace_ms": terms.grace_ms,

@@ -19,6 +19,7 @@ ResultT = TypeVar("ResultT")
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 30
 _DEADLOCK, _SERIALIZATION = "40P01", "40001"
+_AWAY = ("08", "57P", "57014", "53", "55P03", "25P03", "25006")  # among them: cancelled, and read-only after failover
 _REFUSED_VALUE = ("22", "23")  # SQLSTATE classes: data exceptions, constraint violations
 
 
@@ -28,13 +29,16 @@ class DatabaseAwayError(LanewayError):
     code = "DATABASE_AWAY"
 
 
-def open_engine(url: str, *, size: int, name: str) -> AsyncEngine:
+def open_engine(
+    url: str, *, size: int, name: str, statement_timeout_s: float | None = STATEMENT_TIMEOUT_S
+) -> AsyncEngine:
     """The engine of one center process.
 
     Args:
         url: `postgresql://user:password@host:port/database`.
         size: connections at most.
         name: shown as application_name.
+        statement_timeout_s: seconds a statement may take; None: as long as it needs (migrations).
     """
     return create_async_engine(
         make_url(url).set(drivername="postgresql+asyncpg"),
@@ -42,11 +46,12 @@ def open_engine(url: str, *, size: int, name: str) -> AsyncEngine:
         max_overflow=0,
         pool_timeout=5,
         pool_pre_ping=False,
+        hide_parameters=True,  # they hold values, and error texts end in logs
         json_serializer=to_json,
         json_deserializer=orjson.loads,
         connect_args={
             "timeout": CONNECT_TIMEOUT_S,
-            "command_timeout": STATEMENT_TIMEOUT_S,
+            "command_timeout": statement_timeout_s,
             "server_settings": {
                 "application_name": name,
                 "timezone": "UTC",
@@ -79,7 +84,7 @@ def is_away(error: BaseException) -> bool:
         return True
     if isinstance(error, DBAPIError):
         state = sqlstate(error) or ""
-        if error.connection_invalidated or state.startswith(("08", "57P", "53", "55P03", "25P03")):
+        if error.connection_invalidated or state.startswith(_AWAY):
             return True
         return not state and isinstance(error, (InterfaceError, OperationalError, DBAPIError))
     return False
@@ -87,6 +92,8 @@ def is_away(error: BaseException) -> bool:
 
 def is_refused_value(error: BaseException) -> bool:
     """Whether the database refused a value of a row (so that the other rows of a batch can go on alone)."""
+    if isinstance(error, orjson.JSONEncodeError):
+        return True
     if not isinstance(error, DBAPIError):
         return False
     at_client = isinstance(getattr(error.orig, "__cause__", None), asyncpg.DataError)
@@ -110,7 +117,7 @@ async def transact(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
             with attempt:
                 return await work()
     except Exception as error:
-        if is_away(error):
+        if is_away(error) or _is_collision(error):  # collisions without end: it is busy beyond use
             raise DatabaseAwayError from error
         raise
     raise AssertionError("unreachable: stamina either returns or raises")

@@ -19,8 +19,8 @@ class Due:
     seen_at: datetime
 
 
-async def take_due(engine: AsyncEngine, *, most: int, again_ms: int) -> list[Due]:
-    """Attempts whose bound has passed. They come up again after `again_ms` unless something is written.
+async def take_due(engine: AsyncEngine, *, most: int) -> list[Due]:
+    """Commands whose bound has passed; one taker gets each. They come up again unless something is written.
 
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.
@@ -28,22 +28,7 @@ async def take_due(engine: AsyncEngine, *, most: int, again_ms: int) -> list[Due
 
     async def work() -> list[Due]:
         async with engine.begin() as connection:
-            rows = await connection.execute(SQL["take_due"], {"most": most, "again_ms": again_ms})
+            rows = await connection.execute(SQL["take_due"], {"most": most})
             return [Due(tenant_id=r.tenant_id, command_id=r.command_id, attempt=r.attempt, seen_at=r.now) for r in rows]
-
-    return await transact(work)
-
-
-async def expired_unsent(engine: AsyncEngine, *, most: int) -> list[Due]:
-    """Commands that passed their deadline without ever being dispatched.
-
-    Raises:
-        DatabaseAwayError: PostgreSQL can't be reached.
-    """
-
-    async def work() -> list[Due]:
-        async with engine.connect() as connection:
-            rows = await connection.execute(SQL["expired_unsent"], {"most": most})
-            return [Due(tenant_id=r.tenant_id, command_id=r.command_id, attempt=0, seen_at=r.now) for r in rows]
 
     return await transact(work)

@@ -24,7 +24,6 @@ class NewCommand:
     point_id: int
     lane_key: str
     driver: str
-    profile: str | None  # set: the device's answers come through an ack-listener for this profile
     review_policy: str
     priority: int
     request_value: str | None
@@ -66,6 +65,9 @@ async def enqueue(connection: AsyncConnection, commands: Sequence[NewCommand]) -
     if not commands:
         return set()
     rows: list[dict[str, Any]] = [{"n": n, **asdict(command)} for n, command in enumerate(commands)]
+    lanes = sorted({(command.tenant_id, command.lane_key) for command in commands})
+    locks = to_json([{"tenant_id": tenant, "lane_key": key} for tenant, key in lanes])
+    await connection.execute(SQL["lock_lanes"], {"rows": locks})
     result = await connection.execute(SQL["enqueue"], {"rows": to_json(rows)})
     inserted = {(row.tenant_id, row.command_id) for row in result}
     missing = Counter(

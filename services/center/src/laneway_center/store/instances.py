@@ -28,7 +28,7 @@ async def record_heartbeats(engine: AsyncEngine, heartbeats: Sequence[Heartbeat]
             "service": beat.service,
             "instance": beat.instance,
             "kind": beat.kind,
-            "version": beat.version[:64],
+            "version": beat.version,
             "state": beat.state,
             "capacity": min(max(beat.capacity, 0), 1_000_000),
             "in_flight": min(max(beat.in_flight, 0), 1_000_000),
@@ -74,6 +74,20 @@ async def sweep_silent(engine: AsyncEngine, silence: timedelta) -> list[tuple[st
             return [(row.service, row.instance) for row in swept]
 
     return await transact(work)
+
+
+async def forget_instances(engine: AsyncEngine) -> None:
+    """Drop instances that ended more than a day ago.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+
+    async def work() -> None:
+        async with engine.begin() as connection:
+            await connection.execute(SQL["forget_instances"])
+
+    await transact(work)
 
 
 async def instances_of(engine: AsyncEngine, service: str | None = None) -> list[RowMapping]:

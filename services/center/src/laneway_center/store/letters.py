@@ -3,13 +3,20 @@
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from laneway_center.store.database import to_json, transact
+from laneway_center.store.database import is_refused_value, to_json, transact
 from laneway_center.store.statements import SQL
+
+log = structlog.get_logger(__name__)
+
+PART_BYTES = 4 * 1024 * 1024  # bodies stored in one statement
+BODY_BYTES = 16 * 1024 * 1024  # what is kept of one body
+HEADER_DEPTH = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,32 +46,61 @@ class Letter:
 
 
 async def store_letters(engine: AsyncEngine, letters: Sequence[Letter]) -> None:
-    """Keep letters, each once however often it is delivered.
+    """Keep letters, each once however often it is delivered. Whatever they hold, they can be kept.
 
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.
     """
-    rows: list[dict[str, Any]] = [
-        {
-            "letter_hash": letter.hash,
-            "tenant_id": letter.tenant_id,
-            "command_id": letter.command_id,
-            "attempt": letter.attempt,
-            "queue": _storable(letter.queue)[:255],
-            "routing_key": _storable(letter.routing_key)[:255],
-            "reason": _storable(letter.reason)[:64],
-            "explanation": None if letter.explanation is None else _storable(letter.explanation)[:1024],
-            "body": base64.b64encode(letter.body).decode(),
-            "headers": plain(letter.headers),
-        }
-        for letter in letters
-    ]
+    part: list[Letter] = []
+    size = 0
+    for letter in letters:
+        if part and size + len(letter.body) > PART_BYTES:
+            await _store_part(engine, part)
+            part, size = [], 0
+        part.append(letter)
+        size += len(letter.body)
+    if part:
+        await _store_part(engine, part)
+
+
+async def _store_part(engine: AsyncEngine, letters: Sequence[Letter]) -> None:
+    rows = [_row(letter) for letter in letters]
 
     async def work() -> None:
         async with engine.begin() as connection:
             await connection.execute(SQL["store_letters"], {"rows": to_json(rows)})
 
-    await transact(work)
+    try:
+        await transact(work)
+    except Exception as error:
+        if not is_refused_value(error):
+            raise
+        if len(letters) > 1:
+            for letter in letters:
+                await _store_part(engine, [letter])
+            return
+        bare = letters[0]
+        if not bare.headers and bare.command_id is None:
+            raise
+        log.warning("letter.stripped", queue=bare.queue, reason=bare.reason)  # its body is what matters
+        await _store_part(engine, [replace(bare, headers={}, command_id=None, tenant_id=None, attempt=None)])
+
+
+def _row(letter: Letter) -> dict[str, Any]:
+    cut_off = len(letter.body) > BODY_BYTES
+    explanation = f"(first {BODY_BYTES} bytes) {letter.explanation or ''}" if cut_off else letter.explanation
+    return {
+        "letter_hash": letter.hash,
+        "tenant_id": letter.tenant_id,
+        "command_id": letter.command_id,
+        "attempt": letter.attempt,
+        "queue": _storable(letter.queue)[:255],
+        "routing_key": _storable(letter.routing_key)[:255],
+        "reason": _storable(letter.reason)[:64],
+        "explanation": None if explanation is None else _storable(explanation)[:1024],
+        "body": base64.b64encode(letter.body[:BODY_BYTES]).decode(),
+        "headers": plain(letter.headers),
+    }
 
 
 def _storable(text: str) -> str:
@@ -72,12 +108,14 @@ def _storable(text: str) -> str:
     return text.encode(errors="replace").decode().replace("\x00", "�")
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, depth: int = HEADER_DEPTH) -> Any:  # noqa: PLR0911 - one line per kind of value
     """AMQP header values as JSON: bytes as text, times as ISO text, the rest by its nature."""
+    if isinstance(value, dict | list | tuple) and depth == 0:
+        return "…"
     if isinstance(value, dict):
-        return {_storable(str(key)): plain(member) for key, member in value.items()}
+        return {_storable(str(key)): plain(member, depth - 1) for key, member in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(member) for member in value]
+        return [plain(member, depth - 1) for member in value]
     if isinstance(value, bytes):
         return _storable(value.decode(errors="replace"))
     if isinstance(value, bool | float) or value is None:

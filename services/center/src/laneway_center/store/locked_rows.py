@@ -11,16 +11,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from laneway_center.store.database import to_json
 from laneway_center.store.statements import SQL
 from laneway_shared.judgement import Snapshot
-from laneway_shared.lifecycle import FINAL, TRANSITIONS, WAITING, Gate, RetryPlace, Status
+from laneway_shared.lifecycle import FINAL, TRANSITIONS, Gate, RetryPlace, Status
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Whom something is about: a command, or the only one in flight in the lane of a device."""
+    """Whom something is about: a command, or the one a device has been given (devices name no tenant)."""
 
-    tenant_id: int
+    tenant_id: int | None = None
     command_id: str | None = None
     device_sn: str | None = None
+    said_at: datetime | None = None  # when the device said it, by the listener's clock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,7 @@ class LockedCommand:
     before: Snapshot
     now_is: Snapshot
     seq: int
+    review_hold: bool  # its review holds the lane
     touched: bool = False
 
 
@@ -63,14 +65,14 @@ class LockedRows:
         self._lanes: dict[int, dict[str, Any]] = {}
         self._changed_lanes: set[int] = set()
         self._by_id: dict[int, LockedCommand] = {}
-        self._by_key: dict[tuple[int, str], LockedCommand] = {}
+        self._by_key: dict[str, list[LockedCommand]] = {}
         self._events: list[dict[str, Any]] = []
         self.changes: list[Change] = []
         self.now = datetime.min.replace(tzinfo=UTC)  # the database's clock, once something is locked
 
     async def lock(self, subjects: Sequence[Subject]) -> None:
         """Lock the lanes and commands these are about. In two statements: the second sees what the wait let by."""
-        keys = {(s.tenant_id, s.command_id, None if s.command_id else s.device_sn) for s in subjects}
+        keys = sorted({(s.tenant_id, s.command_id, None if s.command_id else s.device_sn) for s in subjects}, key=str)
         rows = to_json([{"tenant_id": t, "command_id": c, "device_sn": s} for t, c, s in keys])
         lanes = await self._connection.execute(SQL["lanes_of_evidence"], {"rows": rows})
         self._lanes = {lane["lane_id"]: dict(lane) for lane in lanes.mappings()}
@@ -79,23 +81,21 @@ class LockedRows:
         )
         for row in commands.mappings():
             snapshot = _snapshot(row, self._grace)
-            command = LockedCommand(row=row, before=snapshot, now_is=snapshot, seq=row["seq"])
-            self._by_id[row["id"]] = self._by_key[row["tenant_id"], row["command_id"]] = command
+            command = LockedCommand(
+                row=row, before=snapshot, now_is=snapshot, seq=row["seq"], review_hold=row["review_hold"]
+            )
+            self._by_id[row["id"]] = command
+            self._by_key.setdefault(row["command_id"], []).append(command)
             self.now = row["now"]
 
     def find(self, subject: Subject) -> LockedCommand | None:
-        """The locked command somebody means; None: unknown, or not exactly one in flight at that device."""
+        """The locked command somebody means; None: unknown, ambiguous, or another device's."""
         if subject.command_id is not None:
-            return self._by_key.get((subject.tenant_id, subject.command_id))
-        holders = [self._by_id.get(lane["holder_id"] or 0) for lane in self._lanes.values()]
-        at_device = [
-            command
-            for command in holders
-            if command is not None
-            and (command.row["tenant_id"], command.row["device_sn"]) == (subject.tenant_id, subject.device_sn)
-            and command.now_is.status not in FINAL | WAITING
-        ]
-        return at_device[0] if len(at_device) == 1 else None
+            found = [c for c in self._by_key.get(subject.command_id, ()) if _fits(c, subject)]
+        else:
+            holders = [self._by_id.get(lane["holder_id"] or 0) for lane in self._lanes.values()]
+            found = [c for c in holders if c is not None and _fits(c, subject) and _awaits(c, subject)]
+        return found[0] if len(found) == 1 else None
 
     def record(
         self,
@@ -144,9 +144,12 @@ class LockedRows:
         lane = self._lanes[command.row["lane_id"]]
         self._changed_lanes.add(command.row["lane_id"])
         lane["depth"] += int(new.waits) - int(old.waits)
-        if lane["review_policy"] == "hold":
-            lane["review_holds"] += int(new.status is Status.MANUAL_REVIEW) - int(old.status is Status.MANUAL_REVIEW)
-            lane["review_holds"] = max(lane["review_holds"], 0)
+        if new.status is Status.MANUAL_REVIEW is not old.status and lane["review_policy"] == "hold":
+            command.review_hold = True
+            lane["review_holds"] += 1
+        elif command.review_hold and new.status is not Status.MANUAL_REVIEW:
+            command.review_hold = False
+            lane["review_holds"] -= 1
         if new.status is Status.RETRY_WAIT is not old.status and new.retry is RetryPlace.RELAXED:
             self.to_the_tail(command)
         freed_after = None
@@ -157,6 +160,8 @@ class LockedRows:
                 lane.update(holder_id=None, state="ready", ready_at=self.now)
             elif new.status is Status.RETRY_WAIT:
                 lane.update(state="ready", ready_at=new.next_visible_at)
+        if new.status is Status.PENDING is not old.status and lane["holder_id"] is None:
+            lane["ready_at"] = min(lane["ready_at"], self.now)
         if new.status is not old.status:
             self.changes.append(
                 Change(
@@ -199,6 +204,20 @@ class LockedRows:
         if self._events:
             await self._connection.execute(SQL["write_events"], {"rows": to_json(self._events)})
         return ready
+
+
+def _fits(command: LockedCommand, subject: Subject) -> bool:
+    """Tenant and device, where they are named, are those of the command."""
+    row = command.row
+    return (subject.tenant_id in (None, row["tenant_id"])) and (subject.device_sn in (None, row["device_sn"]))
+
+
+def _awaits(command: LockedCommand, subject: Subject) -> bool:
+    """An answer that names no command belongs to the one handed over before it was said; never to an unsafe one."""
+    if command.now_is.status is not Status.AWAITING_ACK or command.now_is.unsafe:
+        return False
+    claimed_at = command.row["claimed_at"]
+    return subject.said_at is None or claimed_at is None or subject.said_at >= claimed_at
 
 
 def _snapshot(row: RowMapping, grace: timedelta) -> Snapshot:
@@ -253,6 +272,7 @@ def _written(command: LockedCommand, now: datetime) -> dict[str, Any]:
         "error_message": new.error_message,
         "seq": command.seq,
         "expire_at": new.expire_at,
+        "review_hold": command.review_hold,
         "final": new.status in FINAL,
         "at": now,
     }

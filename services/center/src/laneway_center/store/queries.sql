@@ -24,6 +24,12 @@ LEFT JOIN point p ON p.tenant_id = r.tenant_id AND p.device_id = r.device_id AND
 LEFT JOIN driver v ON v.name = d.driver
 ORDER BY r.n;
 
+-- name: lock_lanes
+-- The lanes about to be written that exist, in lane_id order: the order of every writer.
+SELECT l.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text)
+JOIN lane l ON l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key
+ORDER BY l.lane_id FOR UPDATE OF l;
+
 -- name: enqueue
 -- Allocate places in the lanes, wake idle lanes, insert the commands with their first event. A command id that
 -- exists already inserts nothing; the caller then takes its place back with uncount.
@@ -31,20 +37,18 @@ WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at),
 input AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     n int, command_id uuid, tenant_id bigint, type text, device_id bigint, point_id bigint, lane_key text,
-    driver text, profile text, review_policy text, priority smallint, request_value text, source text,
+    driver text, review_policy text, priority smallint, request_value text, source text,
     source_user_id bigint, intent_key text, body_hash text, retry_safety text, gate text, retry text,
     ack_expected boolean, ack_timeout_ms int, call_timeout_ms int, max_attempts int, occurred_at timestamptz,
     expire_at timestamptz)
 ),
 places AS (
-  INSERT INTO lane AS l (tenant_id, lane_key, driver, ack_profile, review_policy, state, ready_at, next_seq, depth)
-  SELECT i.tenant_id, i.lane_key, min(i.driver), min(i.profile), min(i.review_policy), 'ready', min(clock.at),
-         count(*), count(*)
+  INSERT INTO lane AS l (tenant_id, lane_key, driver, review_policy, state, ready_at, next_seq, depth)
+  SELECT i.tenant_id, i.lane_key, min(i.driver), min(i.review_policy), 'ready', min(clock.at), count(*), count(*)
   FROM input i, clock GROUP BY i.tenant_id, i.lane_key ORDER BY i.tenant_id, i.lane_key
   ON CONFLICT (tenant_id, lane_key) DO UPDATE SET
     next_seq = l.next_seq + excluded.next_seq,
     depth = l.depth + excluded.depth,
-    driver = excluded.driver, ack_profile = excluded.ack_profile, review_policy = excluded.review_policy,
     state = CASE WHEN l.state = 'idle' THEN 'ready' ELSE l.state END,
     ready_at = CASE WHEN l.state = 'idle' THEN excluded.ready_at
                     WHEN l.state = 'ready' AND l.holder_id IS NULL THEN LEAST(l.ready_at, excluded.ready_at)
@@ -64,7 +68,7 @@ inserted AS (
   FROM input i JOIN places l ON l.tenant_id = i.tenant_id AND l.lane_key = i.lane_key CROSS JOIN clock
   WINDOW lane AS (PARTITION BY l.lane_id)
   ORDER BY i.n
-  ON CONFLICT (tenant_id, command_id) DO NOTHING
+  ON CONFLICT (command_id, tenant_id) DO NOTHING
   RETURNING id, command_id, tenant_id, lane_id
 ),
 noted AS (
@@ -90,31 +94,40 @@ FROM driver_instance i LEFT JOIN LATERAL unnest(i.profiles) AS p(profile) ON i.k
 WHERE i.state = 'online'
 GROUP BY i.service;
 
+-- name: lock_room
+-- One dispatcher at a time counts what is on its way to a driver service: two would both see the same room.
+SELECT pg_advisory_xact_lock(hashtext('laneway room'), hashtext(:driver));
+
 -- name: lock_ready_lanes
--- Up to :most lanes of a driver service that may send now. In a statement of its own: the next one must see what
--- was committed while this one looked.
+-- Up to :most lanes of a driver service that may send now, no more than its live instances have room for. In a
+-- statement of its own: the next one must see what was committed while this one looked.
 SELECT lane_id FROM lane
 WHERE driver = :driver AND state = 'ready' AND ready_at <= clock_timestamp()
   AND operator_hold IS NULL AND review_holds = 0
-  AND (ack_profile IS NULL OR ack_profile = ANY(CAST(:profiles AS text[])))
-ORDER BY ready_at LIMIT LEAST(
+ORDER BY ready_at LIMIT GREATEST(0, LEAST(
   CAST(:most AS bigint),
-  :room - (SELECT count(*) FROM point_command WHERE driver = :driver AND status IN ('DISPATCHING', 'SENT')))
+  :room - (SELECT count(*) FROM point_command WHERE driver = :driver AND status IN ('DISPATCHING', 'SENT'))))
 FOR UPDATE SKIP LOCKED;
 
 -- name: claim_heads
--- The heads of the locked lanes become attempts.
+-- The heads of the locked lanes become attempts, where they can be sent: their device hangs at this driver, nothing
+-- is disabled, and a live ack-listener waits for the answer if one is expected.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at),
 heads AS MATERIALIZED (
-  SELECT l.lane_id, l.lane_key, l.token + 1 AS token, h.id, h.status
+  SELECT l.lane_id, l.lane_key, l.token + 1 AS token, h.id, h.status, h.expire_at,
+         d.device_sn, d.profile, d.address, p.name AS point, p.value_type, p.min, p.max, p.step, p.enum
   FROM lane l CROSS JOIN clock CROSS JOIN LATERAL (
-    SELECT c.id, c.status FROM point_command c
+    SELECT c.id, c.status, c.expire_at, c.tenant_id, c.device_id, c.point_id, c.ack_expected FROM point_command c
     WHERE c.lane_id = l.lane_id AND c.status IN ('PENDING', 'RETRY_WAIT') AND c.expire_at > clock.at
       AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at)
       AND (l.holder_id IS NULL OR c.id = l.holder_id)
     ORDER BY c.priority, c.seq LIMIT 1
   ) h
+  JOIN device d ON d.tenant_id = h.tenant_id AND d.device_id = h.device_id AND d.enabled AND d.driver = :driver
+  JOIN point p ON p.tenant_id = h.tenant_id AND p.device_id = h.device_id AND p.point_id = h.point_id AND p.enabled
+  JOIN driver v ON v.name = d.driver AND v.enabled
   WHERE l.lane_id = ANY(CAST(:lanes AS bigint[]))
+    AND (d.profile IS NULL OR NOT h.ack_expected OR d.profile = ANY(CAST(:profiles AS text[])))
 ),
 claimed AS (
   UPDATE point_command c SET
@@ -124,13 +137,12 @@ claimed AS (
     due_at = w.start_by + (CASE WHEN c.retry_safety = 'unsafe' THEN 0 ELSE c.call_timeout_ms END + :grace_ms)
              * interval '1 ms',
     started = false, unknown = false, letter = NULL, absent = false, started_at = NULL, next_visible_at = NULL,
-    ack_due_at = NULL, update_time = clock.at
-  FROM heads h, clock, LATERAL (
-    SELECT LEAST(clock.at + :window_ms * interval '1 ms', x.expire_at) AS start_by
-    FROM point_command x WHERE x.id = h.id
-  ) w
+    ack_due_at = NULL, error_code = NULL, error_message = NULL, update_time = clock.at
+  FROM heads h, clock,
+       LATERAL (SELECT LEAST(clock.at + :window_ms * interval '1 ms', h.expire_at) AS start_by) w
   WHERE c.id = h.id AND c.status = ANY(CAST(:sources AS text[]))
-  RETURNING c.*, h.status AS from_status, h.lane_key, clock.at AS now
+  RETURNING c.*, h.status AS from_status, h.lane_key, clock.at AS now, h.device_sn, h.profile, h.address, h.point,
+            h.value_type, h.min, h.max, h.step, h.enum
 ),
 taken AS (
   UPDATE lane l SET state = 'busy', token = l.token + 1, depth = l.depth - 1, holder_id = c.id
@@ -146,26 +158,51 @@ noted AS (
 SELECT c.id, c.lane_id, c.command_id::text AS command_id, c.attempt, c.tenant_id, c.type, c.device_id, c.point_id,
        c.request_value, c.retry_safety, c.gate, c.lane_key, c.lane_token, c.source, c.source_user_id, c.occurred_at,
        c.expire_at, c.now AS published_at, c.start_by, c.call_timeout_ms, c.create_time, c.intent_key,
-       d.device_sn, d.profile, d.address, p.name AS point, p.value_type, p.min, p.max, p.step, p.enum
-FROM claimed c
-JOIN device d ON d.tenant_id = c.tenant_id AND d.device_id = c.device_id
-JOIN point p ON p.tenant_id = c.tenant_id AND p.device_id = c.device_id AND p.point_id = c.point_id;
+       c.device_sn, c.profile, c.address, c.point, c.value_type, c.min, c.max, c.step, c.enum
+FROM claimed c;
 
 -- name: settle_headless_lanes
--- Locked lanes that had no head to send: recount them, and look again when one may be visible.
+-- Locked lanes of which nothing was sent: recount them, let them follow their head's device to its driver, and look
+-- again soon, or when their head may be visible.
 UPDATE lane l SET
   depth = w.depth,
-  state = CASE WHEN w.depth = 0 THEN 'idle' ELSE 'ready' END,
-  ready_at = GREATEST(COALESCE(w.visible_at, l.ready_at), clock_timestamp() + interval '500 ms')
+  state = CASE WHEN w.depth = 0 AND l.holder_id IS NULL THEN 'idle' ELSE 'ready' END,
+  driver = COALESCE(w.driver, l.driver),
+  ready_at = CASE WHEN w.driver <> l.driver THEN clock_timestamp()
+                  ELSE GREATEST(COALESCE(w.visible_at, l.ready_at), clock_timestamp() + interval '500 ms') END
 FROM (
   SELECT x.lane_id, count(c.id)::int AS depth,
          min(COALESCE(c.next_visible_at, c.create_time))
-           FILTER (WHERE x.holder_id IS NULL OR c.id = x.holder_id) AS visible_at
-  FROM lane x LEFT JOIN point_command c ON c.lane_id = x.lane_id AND c.status IN ('PENDING', 'RETRY_WAIT')
+           FILTER (WHERE x.holder_id IS NULL OR c.id = x.holder_id) AS visible_at,
+         (array_agg(d.driver ORDER BY (c.id = x.holder_id) DESC NULLS LAST, c.priority, c.seq))[1] AS driver
+  FROM lane x
+  LEFT JOIN point_command c ON c.lane_id = x.lane_id AND c.status IN ('PENDING', 'RETRY_WAIT')
+  LEFT JOIN device d ON d.tenant_id = c.tenant_id AND d.device_id = c.device_id
   WHERE x.lane_id = ANY(CAST(:lanes AS bigint[]))
   GROUP BY x.lane_id
 ) w
 WHERE l.lane_id = w.lane_id;
+
+-- name: move_lanes
+-- Devices moved to another driver, or to another review policy: so do their lanes. Lanes are locked in order first.
+WITH locked AS MATERIALIZED (
+  SELECT l.lane_id, r.driver, r.review_policy
+  FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+    tenant_id bigint, lane_key text, driver text, review_policy text)
+  JOIN lane l ON l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key
+  ORDER BY l.lane_id FOR UPDATE OF l
+)
+UPDATE lane l SET driver = k.driver, review_policy = k.review_policy
+FROM locked k WHERE l.lane_id = k.lane_id;
+
+-- name: lanes_left_in_use
+-- Devices among these that would leave a lane in which they have open commands.
+SELECT d.device_id, d.lane_key
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, device_id bigint, lane_key text)
+JOIN device d ON d.tenant_id = r.tenant_id AND d.device_id = r.device_id AND d.lane_key <> r.lane_key
+WHERE EXISTS (SELECT FROM lane l JOIN point_command c ON c.lane_id = l.lane_id
+              WHERE l.tenant_id = d.tenant_id AND l.lane_key = d.lane_key AND c.device_id = d.device_id
+                AND c.finished_at IS NULL);
 
 -- name: confirm_sent
 -- The broker confirmed these attempts. Guarded: a fast result often comes first.
@@ -186,15 +223,17 @@ INSERT INTO point_command_event (command_pk, at, from_status, to_status, attempt
 SELECT id, at, 'DISPATCHING', 'SENT', attempt, 'CONFIRMED', 'the broker has it' FROM sent;
 
 -- name: lanes_of_evidence
--- Lock the lanes that evidence is about, in lane_id order: by command, or by a device that echoes no command id.
+-- Lock the lanes that evidence is about, in lane_id order: by command (a device's answer names no tenant), or by a
+-- device that echoes no command id.
 SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_policy, l.review_holds,
        l.lane_key
 FROM lane l WHERE l.lane_id IN (
   SELECT c.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
-  JOIN point_command c ON c.tenant_id = r.tenant_id AND c.command_id = r.command_id
+  JOIN point_command c ON c.command_id = r.command_id AND (r.tenant_id IS NULL OR c.tenant_id = r.tenant_id)
   UNION
   SELECT x.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
-  JOIN device d ON d.tenant_id = r.tenant_id AND d.device_sn = r.device_sn AND r.command_id IS NULL
+  JOIN device d ON d.device_sn = r.device_sn AND r.command_id IS NULL
+    AND (r.tenant_id IS NULL OR d.tenant_id = r.tenant_id)
   JOIN lane x ON x.tenant_id = d.tenant_id AND x.lane_key = d.lane_key)
 ORDER BY l.lane_id FOR UPDATE;
 
@@ -203,11 +242,12 @@ ORDER BY l.lane_id FOR UPDATE;
 SELECT clock_timestamp() AS now, c.id, c.tenant_id, c.command_id::text AS command_id, c.lane_id, c.status, c.attempt,
        c.attempts_spent, c.max_attempts, c.retry_safety, c.gate, c.retry, c.ack_expected, c.ack_timeout_ms, c.seq,
        c.expire_at, c.start_by, c.quiet_at, c.started, c.unknown, c.letter, c.called, c.may_have_run, c.absent,
-       c.ack_due_at, c.due_at, c.next_visible_at, c.response_value, c.error_code, c.error_message, c.create_time, c.claimed_at, c.intent_key,
+       c.ack_due_at, c.due_at, c.next_visible_at, c.response_value, c.error_code, c.error_message, c.create_time,
+       c.claimed_at, c.intent_key, c.review_hold,
        (SELECT d.device_sn FROM device d WHERE d.tenant_id = c.tenant_id AND d.device_id = c.device_id) AS device_sn
 FROM point_command c WHERE c.id IN (
   SELECT x.id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
-  JOIN point_command x ON x.tenant_id = r.tenant_id AND x.command_id = r.command_id
+  JOIN point_command x ON x.command_id = r.command_id AND (r.tenant_id IS NULL OR x.tenant_id = r.tenant_id)
   UNION
   SELECT l.holder_id FROM lane l WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) AND l.holder_id IS NOT NULL)
 ORDER BY c.id FOR UPDATE OF c;
@@ -219,6 +259,7 @@ UPDATE point_command c SET
   called = r.called, may_have_run = r.may_have_run, absent = r.absent, ack_due_at = r.ack_due_at, due_at = r.due_at,
   next_visible_at = r.next_visible_at, response_value = r.response_value, error_code = r.error_code,
   error_message = r.error_message, seq = r.seq, expire_at = r.expire_at,
+  review_hold = r.review_hold,
   started_at = CASE WHEN r.started THEN COALESCE(c.started_at, r.at) ELSE c.started_at END,
   finished_at = CASE WHEN r.final THEN r.at END,
   update_time = r.at
@@ -226,7 +267,7 @@ FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
   id bigint, status text, allowed text[], attempt int, attempts_spent int, started boolean, unknown boolean,
   letter text, called boolean, may_have_run boolean, absent boolean, ack_due_at timestamptz, due_at timestamptz,
   next_visible_at timestamptz, response_value text, error_code text, error_message text, seq bigint,
-  expire_at timestamptz, final boolean,
+  expire_at timestamptz, review_hold boolean, final boolean,
   at timestamptz)
 WHERE c.id = r.id AND c.attempt = r.attempt AND c.status = ANY(r.allowed);
 
@@ -248,19 +289,15 @@ FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
 WHERE l.lane_id = r.lane_id;
 
 -- name: take_due
--- Commands whose bound has passed, for an absence check; asked again after :again_ms if nothing came of it.
+-- Commands whose bound has passed, for an absence check (attempt 0: never dispatched). Asked again, ever more seldom,
+-- if nothing comes of it: the question may be waiting in the result queue.
 WITH due AS MATERIALIZED (
-  SELECT id FROM point_command WHERE due_at <= clock_timestamp() AND attempt > 0
-  ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+  SELECT id FROM point_command WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
 )
-UPDATE point_command c SET due_at = clock_timestamp() + :again_ms * interval '1 ms'
+UPDATE point_command c SET due_at = clock_timestamp() + LEAST(
+  interval '2 min', GREATEST(interval '5 s', clock_timestamp() - COALESCE(c.quiet_at, c.expire_at)))
 FROM due WHERE c.id = due.id
 RETURNING c.tenant_id, c.command_id::text AS command_id, c.attempt, clock_timestamp() AS now;
-
--- name: expired_unsent
--- Commands past their deadline that were never dispatched: no attempt, so no answer can be on its way.
-SELECT tenant_id, command_id::text AS command_id, clock_timestamp() AS now FROM point_command
-WHERE due_at <= clock_timestamp() AND attempt = 0 ORDER BY due_at LIMIT :most;
 
 -- name: heartbeat
 -- Driver and ack-listener instances as they last said.
@@ -290,9 +327,13 @@ ON CONFLICT (id) DO UPDATE SET
 -- Instances that were silent while the center listened are offline. While it is deaf the last state counts.
 UPDATE driver_instance i SET state = 'offline'
 FROM heartbeat_watch w
-WHERE i.state <> 'offline'
+WHERE i.state = 'online'
   AND GREATEST(i.last_seen, w.listening_since) < w.listening_at - :silence_ms * interval '1 ms'
 RETURNING i.service, i.instance, i.kind;
+
+-- name: forget_instances
+-- Instances that ended long ago; names made of process ids never come back.
+DELETE FROM driver_instance WHERE state <> 'online' AND last_seen < clock_timestamp() - interval '1 day';
 
 -- name: store_letters
 -- Dead letters and unreadable messages, each once.

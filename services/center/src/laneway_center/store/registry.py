@@ -7,8 +7,17 @@ from sqlalchemy import RowMapping, Table, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from laneway_center.store.database import transact
+from laneway_center.store.database import to_json, transact
+from laneway_center.store.statements import SQL
 from laneway_center.store.tables import device, driver, point
+from laneway_shared.errors import LanewayError
+
+
+class LaneInUseError(LanewayError):
+    """A device can't leave a lane in which it has open commands: it would be in two lanes at once."""
+
+    code = "LANE_IN_USE"
+
 
 ROWS_AT_ONCE = 500
 """Rows of one INSERT: PostgreSQL takes 32,767 parameters in a statement."""
@@ -43,11 +52,36 @@ async def put_registry(
 
     async def work() -> None:
         async with engine.begin() as connection:
+            if devices:
+                await _check_lanes(connection, devices)
             for table, rows in ((driver, drivers), (device, devices), (point, points)):
                 if rows:
                     await put_rows(connection, table, rows)
+            if devices:
+                await connection.execute(SQL["move_lanes"], {"rows": _lanes(devices)})
 
     await transact(work)
+
+
+async def _check_lanes(connection: AsyncConnection, devices: Sequence[dict[str, Any]]) -> None:
+    keys = [{name: device[name] for name in ("tenant_id", "device_id", "lane_key")} for device in devices]
+    left = (await connection.execute(SQL["lanes_left_in_use"], {"rows": to_json(keys)})).first()
+    if left is not None:
+        raise LaneInUseError(f"device {left.device_id} has open commands in lane {left.lane_key}; let them end first")
+
+
+def _lanes(devices: Sequence[dict[str, Any]]) -> str:
+    """One row per lane: its driver is the last named one's; the dispatcher follows the head's from then on."""
+    by_lane = {
+        (device["tenant_id"], device["lane_key"]): {
+            "tenant_id": device["tenant_id"],
+            "lane_key": device["lane_key"],
+            "driver": device["driver"],
+            "review_policy": device.get("review_policy", "release"),
+        }
+        for device in devices
+    }
+    return to_json(list(by_lane.values()))
 
 
 async def read_registry(

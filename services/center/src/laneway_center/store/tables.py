@@ -109,7 +109,7 @@ device = Table(
     Column("review_policy", Text, nullable=False, server_default="release"),
     Column("create_time", INSTANT, nullable=False, server_default=NOW),
     Column("update_time", INSTANT, nullable=False, server_default=NOW),
-    UniqueConstraint("tenant_id", "device_sn"),
+    UniqueConstraint("device_sn", "driver"),  # topics carry no tenant
     _one_of("retry", "strict", "relaxed"),
     _one_of("review_policy", "release", "hold"),
 )
@@ -151,7 +151,6 @@ lane = Table(
     Column("tenant_id", BigInteger, nullable=False),
     Column("lane_key", Text, nullable=False),
     Column("driver", Text, nullable=False),
-    Column("ack_profile", Text),  # commands go only while an ack-listener for this profile lives
     Column("review_policy", Text, nullable=False, server_default="release"),
     Column("state", Text, nullable=False),
     Column("ready_at", INSTANT, nullable=False),
@@ -212,6 +211,7 @@ point_command = Table(
     Column("called", Boolean, nullable=False, server_default=text("false")),
     Column("may_have_run", Boolean, nullable=False, server_default=text("false")),
     Column("absent", Boolean, nullable=False, server_default=text("false")),
+    Column("review_hold", Boolean, nullable=False, server_default=text("false")),  # its review holds the lane
     Column("next_visible_at", INSTANT),
     Column("ack_due_at", INSTANT),
     Column("due_at", INSTANT),  # when the scheduler asks after it
@@ -223,7 +223,7 @@ point_command = Table(
     Column("schema_version", SmallInteger, nullable=False, server_default=text("1")),
     Column("create_time", INSTANT, nullable=False, server_default=NOW),
     Column("update_time", INSTANT, nullable=False, server_default=NOW),
-    UniqueConstraint("tenant_id", "command_id"),
+    UniqueConstraint("command_id", "tenant_id"),  # in this order: devices answer without a tenant
     _one_of("status", *(str(status) for status in Status)),
     _one_of("type", "READ", "WRITE"),
     _one_of("retry_safety", "safe", "unsafe"),

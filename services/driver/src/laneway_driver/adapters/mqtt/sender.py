@@ -1,21 +1,16 @@
 """The driver's connection to MQTT: it comes back after a loss, and what was not sent by then never is."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator
 
 import aiomqtt
-import structlog
 from aiomqtt.exceptions import MqttCodeError
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from laneway_driver.port import NotSent, Unknown
-from laneway_shared.mqtt import RECONNECT_FIRST_S, RECONNECT_MOST_S, MqttOptions, MqttSettings, connected, cut_off
+from laneway_shared.mqtt import Link, MqttOptions, MqttSettings, cut_off
 from laneway_shared.profiles import MqttCommand
-
-log = structlog.get_logger(__name__)
 
 MOST_UNACKED = 20  # QoS 1 publishes in flight: the receive maximum of Mosquitto as it comes
 STUCK_S = 1.0  # a broker that has taken nothing for so long is not going to
@@ -26,50 +21,29 @@ class Sender:
     """Publishes commands. `run` it in a task; `send` never waits for a connection."""
 
     def __init__(self, settings: MqttSettings, *, client_id: str) -> None:
-        self._address = settings.mqtt_address
         self._five = settings.mqtt_version == "5"
-        self._options = MqttOptions(
+        options = MqttOptions(
             client_id=client_id,
             version=settings.mqtt_version,
             keepalive_s=settings.mqtt_keepalive_s,
             most_unacked=MOST_UNACKED,
         )
-        self._client: aiomqtt.Client | None = None
-        self._waits: set[asyncio.Timeout] = set()
+        self._link = Link(settings.mqtt_address, options)
         self._slots = asyncio.Semaphore(MOST_UNACKED)
 
     @property
     def connected(self) -> bool:
         """Whether a message would leave this process now, as far as is known."""
-        return self._client is not None
+        return self._link.up.is_set()
 
     async def run(self) -> None:
         """Keep connected until cancelled."""
-        delay_s = RECONNECT_FIRST_S
-        while True:
-            try:
-                async with connected(self._address, self._options) as client:
-                    log.info("mqtt.connected", broker=str(self._address))
-                    delay_s = RECONNECT_FIRST_S
-                    with self._in_use(client):
-                        async for _ in client.messages:  # none come: nothing is subscribed; it ends with a loss
-                            pass
-            except aiomqtt.MqttError as error:
-                log.warning("mqtt.away", broker=str(self._address), error=str(error))
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, RECONNECT_MOST_S)
+        await self._link.run(self._hold)
 
-    @contextlib.contextmanager
-    def _in_use(self, client: aiomqtt.Client) -> Iterator[None]:
-        self._client = client
-        try:
-            yield
-        finally:
-            self._client = None
-            now = asyncio.get_running_loop().time()
-            for wait in self._waits:  # aiomqtt would let them wait for their whole timeout
-                if not wait.expired():
-                    wait.reschedule(now)
+    async def _hold(self, client: aiomqtt.Client) -> None:
+        with self._link.in_use(client):
+            async for _ in client.messages:  # none come: nothing is subscribed; it ends with a loss
+                pass
 
     async def send(self, message: MqttCommand, deadline: float) -> NotSent | Unknown | None:
         """Publish; None: it was handed to the transport without error. `deadline` is in the loop's time."""
@@ -87,12 +61,12 @@ class Sender:
             self._slots.release()
 
     async def _publish(self, message: MqttCommand, deadline: float) -> NotSent | Unknown | None:
-        client = self._client
+        client = self._link.client
         if client is None:
             return NotSent("MQTT_AWAY", "not connected to the MQTT broker")
         began = asyncio.get_running_loop().time()
         try:
-            async with self._until_lost(deadline):
+            async with self._link.until_lost(deadline):
                 await client.publish(
                     message.topic,
                     message.payload,
@@ -106,7 +80,7 @@ class Sender:
                 return NotSent("MQTT_AWAY", "the connection to the MQTT broker was lost before")
             return Unknown("MQTT_PUBLISH_FAILED", f"publishing broke off: {error}")
         except TimeoutError:
-            if self._client is not client:
+            if self._link.client is not client:
                 return Unknown("MQTT_CONNECTION_LOST", "the connection was lost while the command was being sent")
             _cut_if_stuck(client, began)
             return Unknown("MQTT_TIMEOUT", "the MQTT broker did not take the command within the call's time")
@@ -114,15 +88,6 @@ class Sender:
             _cut_if_stuck(client, began)
             raise
         return None
-
-    @contextlib.asynccontextmanager
-    async def _until_lost(self, deadline: float) -> AsyncIterator[None]:
-        async with asyncio.timeout_at(deadline) as wait:
-            self._waits.add(wait)
-            try:
-                yield
-            finally:
-                self._waits.discard(wait)
 
     def _properties(self, message: MqttCommand) -> Properties | None:
         if not self._five or (message.expiry_s is None and message.correlation_data is None):

@@ -16,7 +16,7 @@ from laneway_shared.settings import load
 class VirtualSettings(BaseSettings):
     """Read from the environment (`LANEWAY_VIRTUAL_…`)."""
 
-    model_config = SettingsConfigDict(env_prefix="LANEWAY_VIRTUAL_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="LANEWAY_VIRTUAL_", frozen=True, extra="ignore", env_ignore_empty=True)
 
     journal: Path | None = Field(
         None, description="File to which executions are appended as JSON lines; none: no file."

@@ -86,7 +86,6 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.BigInteger(), nullable=False),
         sa.Column("lane_key", sa.Text(), nullable=False),
         sa.Column("driver", sa.Text(), nullable=False),
-        sa.Column("ack_profile", sa.Text(), nullable=True),
         sa.Column("review_policy", sa.Text(), server_default="release", nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("ready_at", sa.DateTime(timezone=True), nullable=False),
@@ -132,7 +131,7 @@ def upgrade() -> None:
         sa.CheckConstraint("review_policy IN ('release', 'hold')", name=op.f("ck_device_review_policy_known")),
         sa.ForeignKeyConstraint(["driver"], ["driver.name"], name=op.f("fk_device_driver")),
         sa.PrimaryKeyConstraint("tenant_id", "device_id", name=op.f("pk_device")),
-        sa.UniqueConstraint("tenant_id", "device_sn", name=op.f("uq_device_tenant_id_device_sn")),
+        sa.UniqueConstraint("device_sn", "driver", name=op.f("uq_device_device_sn_driver")),
     )
     op.create_table(
         "point_command",
@@ -175,6 +174,7 @@ def upgrade() -> None:
         sa.Column("called", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("may_have_run", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("absent", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("review_hold", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("next_visible_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("ack_due_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("due_at", sa.DateTime(timezone=True), nullable=True),
@@ -215,7 +215,7 @@ def upgrade() -> None:
         sa.CheckConstraint("type IN ('READ', 'WRITE')", name=op.f("ck_point_command_type_known")),
         sa.ForeignKeyConstraint(["lane_id"], ["lane.lane_id"], name=op.f("fk_point_command_lane_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_point_command")),
-        sa.UniqueConstraint("tenant_id", "command_id", name=op.f("uq_point_command_tenant_id_command_id")),
+        sa.UniqueConstraint("command_id", "tenant_id", name=op.f("uq_point_command_command_id_tenant_id")),
     )
     op.create_index(
         "ix_point_command_at_driver",

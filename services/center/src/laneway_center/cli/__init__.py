@@ -1,0 +1,1 @@
+"""The command `laneway`: one module per group of commands."""
