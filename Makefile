@@ -14,7 +14,7 @@ SOURCES := shared services infra tests docs
 INSTALL_PACKAGES := infra/local/src/laneway_local/install-packages.sh
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help setup packages up down demo test check fmt docs lock clean
+.PHONY: help setup packages up down demo test chaos check fmt docs lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -45,6 +45,12 @@ demo: setup ## Show commands on their way to devices, then stop
 test: packages ## Run all tests on private servers; ARGS="-k name" selects
 	@mkdir -p .local/tmp
 	@PYTEST_DEBUG_TEMPROOT=$(CURDIR)/.local/tmp $(BIN)/python -m pytest $(ARGS)
+
+CHAOS := $(if $(COMMANDS),--commands $(COMMANDS)) $(if $(LANES),--lanes $(LANES)) $(if $(UNSAFE),--unsafe $(UNSAFE)) \
+	$(if $(FAULTS),--faults $(FAULTS)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+
+chaos: packages ## Load and faults, then the checker; COMMANDS= LANES= UNSAFE= FAULTS= SECONDS= SEED=
+	@PYTHONPATH=tests $(BIN)/python -m chaos.run $(CHAOS)
 
 check: setup ## Format, lint, types and import rules
 	$(BIN)/ruff format --check $(SOURCES)
