@@ -14,7 +14,7 @@ from typing import get_args
 
 import pytest
 
-from laneway_driver.port import Call, DeviceAdapter, Outcome, Refused, Unknown
+from laneway_driver.port import Call, DeviceAdapter, NotSent, Outcome, Refused, Unknown
 from laneway_shared.messages import Target
 
 CALL_S = 5.0
@@ -35,15 +35,16 @@ class AdapterBench:
     unusable: Target | None = None  # an address or profile that makes no sense
 
 
-def call(*, attempt: int = 1, lasts_s: float = CALL_S) -> Call:
+def call(*, attempt: int = 1, lasts_s: float = CALL_S, begins_within_s: float = 10) -> Call:
     """A call that may begin now."""
-    now = datetime.now(UTC)
+    now, loop_now = datetime.now(UTC), asyncio.get_running_loop().time()
     return Call(
         tenant_id=1,
         command_id="0190c3e2-0000-7000-8000-000000000001",
         attempt=attempt,
-        deadline=asyncio.get_running_loop().time() + lasts_s,
-        start_by=now + timedelta(seconds=10),
+        begin_by=loop_now + begins_within_s,
+        deadline=loop_now + lasts_s,
+        start_by=now + timedelta(seconds=begins_within_s),
         expire_at=now + timedelta(seconds=60),
     )
 
@@ -95,6 +96,12 @@ class AdapterContract:
         assert outcome.code
         assert outcome.message
         assert not outcome.retryable
+
+    async def test_a_call_that_comes_too_late_is_not_begun(self, bench: AdapterBench) -> None:
+        async with started(bench.adapter) as adapter:
+            outcome = await adapter.write(bench.answering, bench.value, call(begins_within_s=-0.001))
+        assert isinstance(outcome, NotSent)
+        assert outcome.code == "START_WINDOW"
 
     async def test_calls_for_different_devices_run_at_the_same_time(self, bench: AdapterBench) -> None:
         async with started(bench.adapter) as adapter, asyncio.timeout(CALL_S):

@@ -36,6 +36,7 @@ def new_call(seconds: float = 10.0) -> Call:
         tenant_id=1,
         command_id=str(uuid.uuid4()),
         attempt=1,
+        begin_by=asyncio.get_running_loop().time() + seconds,
         deadline=asyncio.get_running_loop().time() + seconds,
         start_by=now + timedelta(seconds=seconds),
         expire_at=now + timedelta(seconds=60),

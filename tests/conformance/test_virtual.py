@@ -1,4 +1,6 @@
+import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,16 @@ async def test_the_journal_has_each_execution_before_its_outcome_and_nothing_els
         "event": "executed",
     }
     assert (read["type"], read["value"]) == ("READ", None)
+
+
+async def test_a_process_that_stands_still_past_the_call_does_nothing_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    async with started(VirtualAdapter(Journal(path))) as adapter:
+        running = asyncio.ensure_future(adapter.write(device(latencyMs=50), "1", call(lasts_s=0.1)))
+        await asyncio.sleep(0)
+        time.sleep(0.2)  # noqa: ASYNC251 - this is the point
+        assert isinstance(await running, NotSent)
+    assert path.read_text() == ""
 
 
 def test_the_factory_reads_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """Named points at which a test lets a process die or freeze: around every commit, publish, confirm, ack and call.
 
 Armed by `LANEWAY_FAILPOINTS` only: `name=kill` or `name=freeze`, with `:n` for the n-th pass, several separated by
-commas. Without it a pass costs one comparison and does nothing. What was struck is appended to the file named by
-`LANEWAY_FAILPOINTS_LOG`, and a point struck there before is not struck again, so that a restarted process lives.
+commas; those of one point come one after the other. Without it a pass costs one truth test and does nothing. What
+was struck is appended to the file named by `LANEWAY_FAILPOINTS_LOG`, and what stands there is not struck again, by
+whichever process: a restarted one lives, and replicas can share a list.
 """
 
+import fcntl
 import os
+import re
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -45,7 +49,17 @@ POINTS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 _SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
-_armed: dict[str, tuple[signal.Signals, int]] = {}
+
+
+@dataclass(frozen=True)
+class _Strike:
+    """What happens at a point, at its `passes`-th pass from now."""
+
+    word: str
+    passes: int
+
+
+_armed: dict[str, list[_Strike]] = {}
 _log: Path | None = None
 
 
@@ -57,37 +71,47 @@ def arm(environment: Mapping[str, str] = os.environ) -> None:
     """
     global _log  # noqa: PLW0603 - armed once, when the process starts
     _armed.clear()
-    wanted = environment.get("LANEWAY_FAILPOINTS", "")
     path = environment.get("LANEWAY_FAILPOINTS_LOG")
     _log = Path(path) if path else None
-    struck = set(_log.read_text().split()) if _log is not None and _log.exists() else set()
-    for part in filter(None, wanted.split(",")):
+    wanted: dict[str, list[_Strike]] = {}
+    for part in filter(None, environment.get("LANEWAY_FAILPOINTS", "").split(",")):
         name, _, action = part.partition("=")
-        word, _, times = action.partition(":")
-        if name not in POINTS or word not in _SIGNALS or not (times or "1").isdigit():
+        word, colon, passes = action.partition(":")
+        if name not in POINTS or word not in _SIGNALS or (colon and not re.fullmatch(r"[1-9][0-9]{0,8}", passes)):
             raise SettingsError(f"LANEWAY_FAILPOINTS: {part!r} is not <point>=kill|freeze[:n] with a known point")
-        if f"{name}={word}" not in struck:
-            _armed[name] = (_SIGNALS[word], int(times or "1"))
+        wanted.setdefault(name, []).append(_Strike(word, int(passes or 1)))
+    _armed.update(wanted)
 
 
 def hit(name: str) -> None:
     """Pass a point."""
     if _armed:
-        _strike(name)
+        _pass(name)
 
 
-def _strike(name: str) -> None:
-    number, left = _armed.get(name, (None, 0))
-    if number is None:
-        return
-    if left > 1:
-        _armed[name] = (number, left - 1)
-        return
-    del _armed[name]
-    if _log is not None:
-        word = next(word for word, each in _SIGNALS.items() if each is number)
-        with _log.open("a") as file:
-            file.write(f"{name}={word}\n")
-            file.flush()
-            os.fsync(file.fileno())
-    os.kill(os.getpid(), number)
+def _pass(name: str) -> None:
+    waiting = _armed.get(name, [])
+    while waiting:
+        strike = waiting[0]
+        if strike.passes > 1:
+            waiting[0] = _Strike(strike.word, strike.passes - 1)
+            return
+        waiting.pop(0)
+        if _note(f"{name}={strike.word}"):
+            os.kill(os.getpid(), _SIGNALS[strike.word])
+            return
+
+
+def _note(line: str) -> bool:
+    """Write down what is about to happen; False when another process, or this one before its death, has done so."""
+    if _log is None:
+        return True
+    with _log.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if line in file.read().split():
+            return False
+        file.write(f"{line}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return True

@@ -1,6 +1,7 @@
 """The order of the driver's steps: one test per rule, each breaks when the rule is left out."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from laneway_driver.port import Accepted, Call, Done, NotSent, Outcome, Refused, Transmitted, Unknown
-from laneway_shared import broker
+from laneway_shared import broker, failpoints
 from laneway_shared.lifecycle import ResultKind
 from laneway_shared.messages import Target
 from unit.driver.stand_ins import COMMAND_ID, NOW, TOPOLOGY, Rig, command, read_command, until
@@ -133,6 +134,30 @@ async def test_late_after_the_device_lock_is_not_called(
         assert (result.status, result.error_code) == (ResultKind.EXPIRED, code)
         assert len(rig.adapter.calls) == 1
         assert "STARTED" not in rig.publisher.kinds
+
+
+@pytest.mark.parametrize(
+    ("changes", "begins", "over"),
+    [
+        ({"startBy": NOW + timedelta(seconds=0.05)}, False, False),
+        ({"callTimeout": 0.05}, True, True),
+        ({}, True, False),
+    ],
+)
+async def test_a_process_that_stands_still_right_before_the_call_loses_that_time(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], begins: bool, over: bool
+) -> None:
+    monkeypatch.setattr(failpoints, "hit", lambda name: time.sleep(0.1) if name == "driver.calling" else None)
+    seen: list[tuple[NotSent | None, bool]] = []
+
+    async def looks(_target: Target, value: str | None, call: Call) -> Outcome:
+        seen.append((call.too_late(), asyncio.get_running_loop().time() >= call.deadline))
+        return Done(value)
+
+    async with Rig().running() as rig:
+        rig.adapter.behave = looks
+        await rig.answer(command(**changes))
+    assert [(late is None, late_for_good) for late, late_for_good in seen] == [(begins, over)]
 
 
 async def test_late_after_the_confirm_of_started_is_not_called() -> None:

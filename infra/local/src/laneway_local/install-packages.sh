@@ -57,15 +57,17 @@ if ! install "$@"; then
     fi
 fi
 
-# Not at the next boot either.
-if command -v systemctl >/dev/null 2>&1; then
-    for package in "$@"; do
-        case $package in
-            rabbitmq-server) units="rabbitmq-server.service epmd.socket epmd.service" ;;
-            postgresql) units="postgresql.service" ;;
-            mosquitto) units="mosquitto.service" ;;
-            *) units="" ;;
-        esac
-        for unit in $units; do systemctl disable "$unit" >/dev/null 2>&1 || true; done
-    done
-fi
+# Not at the next boot either: by systemctl where systemd runs, by the links themselves where it doesn't.
+disable() {
+    systemctl disable "$1" >/dev/null 2>&1 || deb-systemd-helper disable "$1" >/dev/null 2>&1 || true
+    update-rc.d "${1%.*}" disable >/dev/null 2>&1 || true
+}
+for package in "$@"; do
+    case $package in
+        rabbitmq-server) units="rabbitmq-server.service epmd.socket epmd.service" ;;
+        postgresql) units="postgresql.service" ;;
+        mosquitto) units="mosquitto.service" ;;
+        *) units="" ;;
+    esac
+    for unit in $units; do disable "$unit"; done
+done

@@ -57,9 +57,10 @@ def down() -> None:
     """Stop exactly what was started here and remove its data; logs stay."""
     stack = Stack(directory())
     with stack.state.held():
+        ran = bool(stack.state.read().children)
         stack.down()
     stacks.sweep(directory())
-    typer.echo("Nothing of this checkout is running.")
+    typer.echo("Stopped. Logs are kept." if ran else "Nothing of this checkout was running.")
 
 
 @app.command()

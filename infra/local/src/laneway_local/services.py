@@ -14,7 +14,8 @@ class Service:
 
     `command` starts with a console script of this virtual environment. `settings` are environment variables besides
     the URLs of the infrastructure. With `url` (the name of a variable in stack.env) it serves HTTP on a port given as
-    LANEWAY_HTTP_PORT and is ready when /readyz says so; without, when its log holds `ready_line`.
+    LANEWAY_HTTP_PORT and is ready when /readyz says so; without, when its log holds `ready_line`. With `heartbeats`
+    the center hears of it under the instance name, which is its name here.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Service:
     url: str | None = None
     serves_http: bool = False
     ready_line: str | None = None
+    heartbeats: bool = False
 
 
 MIGRATE = Service(name="migrate", command=("laneway-center", "migrate"))
@@ -33,6 +35,7 @@ ACK_LISTENER = Service(
     command=("laneway-ack-listener",),
     settings={"LANEWAY_LOG_LEVEL": "INFO"},
     ready_line='"mqtt.listening"',
+    heartbeats=True,
 )
 
 
@@ -54,6 +57,7 @@ def driver(adapter: str, number: int = 1) -> Service:
         command=("laneway-driver",),
         settings={"LANEWAY_ADAPTER": adapter, "LANEWAY_SERVICE": adapter, "LANEWAY_LOG_LEVEL": "INFO"},
         ready_line='"broker.consuming"',
+        heartbeats=True,
     )
 
 

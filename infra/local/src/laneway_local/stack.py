@@ -3,9 +3,10 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -49,7 +50,8 @@ class Stack:
 
     Servers named in `environment` by LANEWAY_DATABASE_URL, LANEWAY_AMQP_URL or LANEWAY_MQTT_URL are used as they are,
     and neither started nor stopped. `durable` False makes PostgreSQL quicker and unsafe against power loss.
-    Not for two threads at once; `held` keeps other processes out.
+    Not for two threads at once, except that each may act on services of its own once all have been started; `held`
+    keeps other processes out.
     """
 
     def __init__(self, directory: Path, *, environment: Mapping[str, str] = os.environ, durable: bool = True) -> None:
@@ -129,6 +131,26 @@ class Stack:
                 raise
         known = self.state.read().services
         self.state.change(services=tuple(dict.fromkeys([*known, *(service.name for service in waiting)])))
+
+    def wait_for_heartbeats(self, wanted: Iterable[Service]) -> None:
+        """Wait until the center has heard of each of these that sends heartbeats: before, commands are refused.
+
+        Raises:
+            StackError: it didn't in time.
+        """
+        missing = {service.name for service in wanted if service.heartbeats}
+        url = self.urls.get("LANEWAY_API_URL")
+        deadline = time.monotonic() + services.READY_TIMEOUT_S
+        while url and missing:
+            if time.monotonic() > deadline:
+                raise StackError(
+                    f"the center hears nothing from {', '.join(sorted(missing))}; see {self.directory}/logs"
+                )
+            with suppress(httpx.HTTPError):
+                heard = httpx.get(f"{url}/registry/instances", timeout=5.0, trust_env=False).raise_for_status().json()
+                missing -= {each["instance"] for each in heard if each["state"] == "online"}
+            if missing:
+                time.sleep(0.1)
 
     def stop_service(self, name: str, patience_s: float = 20.0) -> bool:
         """Ask a service to end; kill it after `patience_s`. Return whether it ended by itself."""
@@ -251,6 +273,7 @@ def up(stack: Stack, wanted: Iterable[Service]) -> State:
         if everything:
             stack.migrate()
             stack.start_services(everything.values())
+            stack.wait_for_heartbeats(everything.values())
     except BaseException:
         stack.down()
         raise

@@ -86,6 +86,13 @@ def _driver_view(row: RowMapping, instances: list[RowMapping]) -> DriverView:
     return DriverView(name=row["name"], title=row["title"], enabled=row["enabled"], online=online, instances=mine)
 
 
+@router.get("/instances")
+async def list_instances(doors: Doors) -> list[InstanceView]:
+    """All instances of drivers and ack-listeners that sent a heartbeat in the last day, as they last said."""
+    rows = await within(instances_of(doors.engine), LONG_PATIENCE_S)
+    return [InstanceView(**{name: row[name] for name in InstanceView.model_fields}) for row in rows]
+
+
 @router.put("/devices/{device_id}", responses=_REFUSALS, dependencies=[Depends(json_body)])
 async def put_device(device_id: IdPath, body: DeviceBody, doors: Doors, tenant_id: Tenant) -> DeviceEntry:
     """Register a device, or change it. Its points stay as they are."""
