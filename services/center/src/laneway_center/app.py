@@ -25,7 +25,14 @@ from laneway_center.record.results import ResultRecorder
 from laneway_center.schedule.scheduler import Scheduler
 from laneway_center.settings import CenterSettings
 from laneway_center.store import migrate
-from laneway_center.store.database import DatabaseAwayError, is_away, open_engine, sqlstate
+from laneway_center.store.database import (
+    DatabaseAwayError,
+    DatabaseRefusedError,
+    is_away,
+    is_refused,
+    open_engine,
+    sqlstate,
+)
 from laneway_center.store.evidence import JudgeTerms
 from laneway_center.wakeups import Wakeups
 from laneway_shared import problems
@@ -171,6 +178,8 @@ class Center:
         try:
             self._schema_ok = await migrate.is_current(self.engine)
         except Exception as error:
+            if is_refused(error):
+                raise DatabaseRefusedError from error
             if not is_away(error):
                 raise
             log.warning("center.waiting", error=f"PostgreSQL is away: {type(error).__name__}")

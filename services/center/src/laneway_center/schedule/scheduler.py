@@ -75,7 +75,8 @@ class Scheduler:
 
     async def _look_after_due(self) -> bool:
         due = await take_due(self._engine, most=BATCH)
-        failpoints.hit("schedule.taken")
+        if due:
+            failpoints.hit("schedule.taken")
         asked = [each for each in due if each.attempt > 0]
         unsent = [each for each in due if each.attempt == 0]
         if unsent:

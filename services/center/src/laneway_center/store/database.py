@@ -9,7 +9,7 @@ import asyncpg
 import orjson
 import stamina
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -19,7 +19,17 @@ ResultT = TypeVar("ResultT")
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 30
 _DEADLOCK, _SERIALIZATION = "40P01", "40001"
+_REFUSED = ("28", "3D000")  # SQLSTATEs: authorization, no such database
 _AWAY = ("08", "57P", "57014", "53", "55P03", "25P03", "25006")  # among them: cancelled, and read-only after failover
+_GONE = (
+    OSError,
+    asyncio.TimeoutError,
+    PoolTimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
 _REFUSED_VALUE = ("22", "23")  # SQLSTATE classes: data exceptions, constraint violations
 
 
@@ -27,6 +37,12 @@ class DatabaseAwayError(LanewayError):
     """PostgreSQL can't be reached right now; nothing was stored. Try again."""
 
     code = "DATABASE_AWAY"
+
+
+class DatabaseRefusedError(LanewayError):
+    """PostgreSQL refuses the connection: check the user, the password and the database in LANEWAY_DATABASE_URL."""
+
+    code = "DATABASE_REFUSED"
 
 
 def open_engine(
@@ -74,20 +90,23 @@ def sqlstate(error: BaseException) -> str | None:
     return getattr(origin, "sqlstate", None) or getattr(getattr(origin, "__cause__", None), "sqlstate", None)
 
 
+def is_refused(error: BaseException) -> bool:
+    """Whether PostgreSQL answers but lets nobody in with this URL."""
+    state = getattr(error, "sqlstate", None) or sqlstate(error) or ""
+    return state.startswith(_REFUSED)
+
+
 def is_away(error: BaseException) -> bool:
     """Whether the error means that the database can't be reached, rather than that it refused something."""
     if is_refused_value(error):
         return False
-    if isinstance(error, (OSError, asyncio.TimeoutError, PoolTimeoutError, asyncpg.PostgresConnectionError)):
+    if isinstance(error, _GONE) or is_refused(error):  # refused while running: it may be let in again
         return True
-    if isinstance(error, (asyncpg.CannotConnectNowError, asyncpg.AdminShutdownError, asyncpg.TooManyConnectionsError)):
-        return True
-    if isinstance(error, DBAPIError):
-        state = sqlstate(error) or ""
-        if error.connection_invalidated or state.startswith(_AWAY):
-            return True
-        return not state and isinstance(error, (InterfaceError, OperationalError, DBAPIError))
-    return False
+    if not isinstance(error, DBAPIError):
+        return False
+    state = sqlstate(error) or ""
+    # no SQLSTATE: the driver itself says that the connection is unusable
+    return error.connection_invalidated or not state or state.startswith(_AWAY)
 
 
 def is_refused_value(error: BaseException) -> bool:

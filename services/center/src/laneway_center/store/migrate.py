@@ -10,7 +10,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from laneway_center.store.database import DatabaseAwayError, is_away
+from laneway_center.store.database import DatabaseAwayError, DatabaseRefusedError, is_away, is_refused
 
 _LOCK = 0x1A9E3A7  # advisory lock of migrations; any number that nobody else uses
 
@@ -61,6 +61,8 @@ async def _locked(engine: AsyncEngine, work: Callable[[Connection], None]) -> No
                 await connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
                 await connection.commit()
     except Exception as error:
+        if is_refused(error):
+            raise DatabaseRefusedError from error
         if is_away(error):
             raise DatabaseAwayError from error
         raise
