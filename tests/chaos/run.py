@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import sys
 import time
@@ -126,8 +127,9 @@ async def _look(laneway: Laneway, database_url: str, load: Load, maker: FaultMak
     finally:
         await engine.dispose()
     process = await asyncio.create_subprocess_exec(
-        str(services.script("laneway")), "verify", "--database-url", database_url, "--journal",
-        str(laneway.virtual_journal), "--simulator", str(laneway.simulator.base_url), "--output", "table",
+        str(services.script("laneway")), "verify", "--journal", str(laneway.virtual_journal),
+        "--simulator", str(laneway.simulator.base_url),
+        env=os.environ | {DATABASE_URL: database_url},  # not as an argument: all the machine can read those
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     said, _ = await process.communicate()
