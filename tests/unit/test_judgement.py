@@ -161,6 +161,11 @@ def test_absence_counts_from_when_it_was_seen_not_from_when_it_is_applied() -> N
     assert judge(command(unsafe=True), question, now=after(99)).snapshot.status is S.SENT
 
 
+def test_an_absence_seen_in_the_future_is_no_absence() -> None:
+    question = said(K.DUE, at=10_000)
+    assert judge(command(unsafe=True), question, now=after(1)).snapshot.status is S.SENT
+
+
 def test_a_late_started_turns_an_assumed_absence_into_a_review() -> None:
     absent = outcome(command(unsafe=True), K.DUE, at=15)
     assert outcome(absent, K.STARTED, at=16).status is S.MANUAL_REVIEW

@@ -275,8 +275,8 @@ class _Case:
     def due(self) -> Verdict:
         row, seen = self.row, self.evidence.at
         bound = row.absence_at
-        if seen is None or bound is None or seen < bound:
-            return self.noted("asked too early")
+        if seen is None or bound is None or not bound <= seen <= self.now:
+            return self.noted("asked too early, or at a time still to come")
         if row.status in WAITING:
             return self.out_of_time(row, "the deadline passed while it waited")
         if row.status is S.AWAITING_ACK:

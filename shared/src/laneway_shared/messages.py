@@ -4,7 +4,6 @@ Encoding and decoding only, no I/O. Whoever can't read a message gets `Unreadabl
 reason a person understands. Unknown fields are ignored; a higher `schemaVersion` is refused.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ SCHEMA_VERSION = 1
 VALUE_LIMIT = 4096  # bytes of UTF-8: the longest value of a point
 OPERATION_LIMIT = 16_384  # bytes of JSON: what a platform may want to be asked about later
 OPERATION_DEPTH = 8
+CALL_TIMEOUT_LIMIT_S = 600.0  # longer calls are accepted and asked after; RabbitMQ gives up on a delivery in 30 min
 VERSION_LIMIT = 64
 HEARTBEAT_KINDS = ("driver", "ack-listener", "center")  # a center that hears itself can hear the others
 FIRST_YEAR, LAST_YEAR = 2000, 2200  # instants outside are mistakes, and overflow somewhere
@@ -223,8 +223,8 @@ def decode_command(body: bytes) -> CommandMessage:
         raise UnreadableMessageError(f"retrySafety {command.retry_safety!r} is neither safe nor unsafe")
     if command.attempt < 1 or command.lane_token < 1:
         raise UnreadableMessageError("attempt and laneToken start at 1")
-    if not (math.isfinite(command.call_timeout) and command.call_timeout > 0):
-        raise UnreadableMessageError("callTimeout must be a positive number of seconds")
+    if not 0 < command.call_timeout <= CALL_TIMEOUT_LIMIT_S:
+        raise UnreadableMessageError(f"callTimeout is not between 0 and {CALL_TIMEOUT_LIMIT_S:g} seconds")
     if command.type is CommandType.WRITE and command.payload.value is None:
         raise UnreadableMessageError("a WRITE needs payload.value")
     return msgspec.structs.replace(

@@ -281,7 +281,10 @@ async def test_import_export_and_single_entries(http: httpx.AsyncClient) -> None
         ("devices: [{deviceId: 6001, deviceSn: SN77, driver: web}]", 409, "REGISTRY_CONFLICT"),
         ("drivers: [{name: a}, {name: a}]", 422, "VALIDATION"),
         ("!!python/object/apply:os.getcwd []", 400, "MALFORMED_DOCUMENT"),
-        ("a: &a [*a]", 422, "VALIDATION"),
+        ("a: &a [*a]", 400, "MALFORMED_DOCUMENT"),
+        ("a: &a [1]\nb: [*a, *a, *a]", 400, "MALFORMED_DOCUMENT"),
+        ("devices: [{deviceId: 6001, deviceSn: X, driver: web, address: {a: {1: 2}}}]", 422, "VALIDATION"),
+        (f"devices: [{{deviceId: 6001, deviceSn: X, driver: web, address: {{a: {'x' * 20000}}}}}]", 422, "VALIDATION"),
     ],
 )
 async def test_a_bad_document_stores_nothing(http: httpx.AsyncClient, document: str, status: int, code: str) -> None:
@@ -343,3 +346,17 @@ async def test_a_twin_in_a_large_document_is_found_quickly(http: httpx.AsyncClie
     answer = await http.post("/registry/import", json={"devices": devices})
     assert (answer.status_code, answer.json()["code"]) == (422, "VALIDATION")
     assert "10000" in answer.json()["detail"]
+
+
+async def test_many_devices_are_exported_page_by_page_and_come_back_the_same(http: httpx.AsyncClient) -> None:
+    mine = {"X-Tenant-Id": "7"}
+    points = [{"pointId": 1, "name": "level"}]
+    devices = [{"deviceId": n, "deviceSn": f"P{n}", "driver": "web", "points": points} for n in range(1, 1202)]
+    assert (await http.post("/registry/import", json={"devices": devices}, headers=mine)).status_code == 200
+    as_yaml = (await http.get("/registry/export", headers=mine)).text
+    as_json = (await http.get("/registry/export", params={"format": "json"}, headers=mine)).json()
+    assert [device["deviceId"] for device in as_json["devices"]] == list(range(1, 1202))
+    back = await http.post("/registry/import", content=as_yaml, headers=mine | {"content-type": "application/yaml"})
+    assert back.json()["points"] == 1201
+    page = (await http.get("/registry/devices", params={"after": 1200}, headers=mine)).json()
+    assert [device["deviceId"] for device in page] == [1201]

@@ -32,7 +32,7 @@ from laneway_local.services import Service, script
 from laneway_local.stack import Stack
 from laneway_shared.judgement import Evidence, Policy
 from laneway_shared.lifecycle import ResultKind, Status
-from support.stored import UNLOCK, ids, register, run, store, submission
+from support.stored import UNLOCK, ids, register, rows, run, store, submission
 
 K = ResultKind
 LIMIT_S = 30.0  # bound of every wait
@@ -78,6 +78,11 @@ class Plant:
         item = Item(subject=subject, evidence=Evidence(kind=kind, attempt=attempt, **said))
         assert (await apply(self.engine, [item], AT_ONCE)).orphans == ()
 
+    async def now(self) -> datetime:
+        """The database's clock: absence is judged by it."""
+        moment: datetime = (await rows(self.engine, "SELECT clock_timestamp() AS now"))[0].now
+        return moment
+
     async def done(self, attempt: int = 1) -> str:
         command_id = await self.send()
         self.act(command_id, attempt)
@@ -96,7 +101,7 @@ class Plant:
         await self.tell(unlock, K.STARTED)
         self.act(unlock)
         await run(self.engine, "UPDATE point_command SET quiet_at = now() WHERE command_id = :c", c=unlock)
-        await self.tell(unlock, K.DUE, at=datetime.now(UTC) + timedelta(seconds=1))
+        await self.tell(unlock, K.DUE, at=await self.now())
         subject = Subject(tenant_id=1, command_id=unlock)
         await send_again(self.engine, subject, SOMEBODY, expire_in=timedelta(minutes=1), grace=GRACE, force=False)
         await self.done(attempt=2)
@@ -175,7 +180,7 @@ async def test_a_resolved_review_needs_no_execution(plant: Plant) -> None:
     await plant.send()
     await plant.tell(unlock, K.STARTED)
     await run(plant.engine, "UPDATE point_command SET quiet_at = now() WHERE command_id = :c", c=unlock)
-    await plant.tell(unlock, K.DUE, at=datetime.now(UTC) + timedelta(seconds=1))
+    await plant.tell(unlock, K.DUE, at=await plant.now())
     await resolve(plant.engine, Subject(tenant_id=1, command_id=unlock), SOMEBODY, Status.SUCCESS, grace=GRACE)
     assert await plant.broken() == {}
 
@@ -234,7 +239,7 @@ async def test_what_devices_did_is_held_against_the_tables(plant: Plant) -> None
     await plant.tell(second, K.SUCCESS)
     await plant.tell(forgotten, K.SUCCESS)
     await run(plant.engine, "UPDATE point_command SET expire_at = now() WHERE command_id = :c", c=expired)
-    await plant.tell(expired, K.DUE, 0, at=datetime.now(UTC) + timedelta(seconds=1))
+    await plant.tell(expired, K.DUE, 0, at=await plant.now())
     plant.act(expired, 0, device=OTHER, at="2026-01-01T00:00:00Z")
     with plant.journal.open("a") as file:
         file.write('{"at":"2026-01-01T00:0')  # still being written

@@ -123,3 +123,13 @@ def test_a_hand_made_message_doesnt_spoil_the_beginning() -> None:
     timeline.receive(0.0)
     assert timeline.clock.trusted
     assert abs(timeline.clock.now() - timeline.true) < timedelta(seconds=0.1)
+
+
+def test_after_a_long_silence_a_late_message_is_not_taken_for_fresh() -> None:
+    timeline = Timeline(wall=START.timestamp())
+    timeline.receive(0.0)
+    timeline.passed += 12 * 3600
+    timeline.receive(8.0)
+    assert not timeline.clock.trusted
+    timeline.receive(0.1)
+    assert timeline.clock.trusted

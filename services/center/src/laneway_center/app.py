@@ -179,7 +179,7 @@ class Center:
             self._schema_ok = await migrate.is_current(self.engine)
         except Exception as error:
             if is_refused(error):
-                raise DatabaseRefusedError from error
+                raise DatabaseRefusedError.because(error) from error
             if not is_away(error):
                 raise
             log.warning("center.waiting", error=f"PostgreSQL is away: {type(error).__name__}")
@@ -229,6 +229,9 @@ def build_app(center: Center) -> FastAPI:
         version=__version__,
         summary="Delivers commands to devices, in order per device, and always knows what became of them.",
         separate_input_output_schemas=False,
+        responses=problems.responses(
+            HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE
+        ),
     )
     app.state.behind = Behind(engine=center.engine, intake=center.intake)
     app.state.readiness = center.readiness

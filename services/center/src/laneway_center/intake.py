@@ -85,7 +85,7 @@ class Intake:
         """Store what passes the checks; one answer per submission, in order.
 
         Raises:
-            DatabaseAwayError: PostgreSQL can't be reached; nothing was stored.
+            DatabaseAwayError: PostgreSQL can't be reached; submitting the same again is safe.
         """
         answers: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
         await self._waiting.put((submissions, answers))

@@ -7,7 +7,8 @@ import structlog
 from laneway_center import metrics
 from laneway_center.store.letters import Letter
 from laneway_center.store.locked_rows import Change
-from laneway_shared.lifecycle import FINAL, Status
+from laneway_shared.lifecycle import FINAL, ResultKind, Status
+from laneway_shared.messages import ResultMessage
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +46,19 @@ def note_changes(changes: Sequence[Change]) -> None:
             metrics.ATTEMPTS.labels(status).observe(change.attempt)
         if change.freed_after is not None:
             metrics.LANE_BUSY.observe(change.freed_after.total_seconds())
+
+
+def note_evidence(result: ResultMessage) -> None:
+    """Count it; a STARTED, which changes no state, has its log line here."""
+    metrics.EVIDENCE.labels(str(result.status)).inc()
+    if result.status is ResultKind.STARTED:
+        log.info(
+            "start",
+            tenantId=result.tenant_id,
+            commandId=result.command_id,
+            attempt=result.attempt,
+            instance=result.instance,
+        )
 
 
 def note_letters(letters: Sequence[Letter]) -> None:

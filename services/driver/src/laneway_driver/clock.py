@@ -16,6 +16,8 @@ TRUST_S = 1.0
 WITNESSES_APART_S, WITNESSES_AGREE_S = 1.0, 0.5
 """Where it doesn't, two messages must: published this far apart, and showing the same difference this closely."""
 WITNESSES_KEPT = 16
+STALE_S = 0.5
+"""With more than this given up to drift since the last message that set it, the clock has to be borne out anew."""
 
 
 class CenterClock:
@@ -45,6 +47,8 @@ class CenterClock:
         """Take in the center's time on a message that has just been received for the first time."""
         received_at = self._monotonic()
         seen = published_at.timestamp() - received_at
+        if DRIFT * (received_at - self._seen_at) > STALE_S:
+            self.trusted = False
         if not self.trusted:
             self._look_for_trust(published_at.timestamp(), seen, received_at)
         known = self._known(received_at)

@@ -26,6 +26,8 @@ from laneway_center.intake import Submission, new_command_id
 from laneway_shared.lifecycle import FINAL, Status
 from laneway_shared.messages import FIRST_YEAR, LAST_YEAR, is_command_id
 
+OBJECT_BYTES = 16_384  # of a device's address: it travels in every message
+
 
 def storable(text: str) -> str:
     """Refuse what PostgreSQL can't keep in a text."""
@@ -59,6 +61,8 @@ def plain(value: Any, depth: int = 16) -> Any:
     if isinstance(value, dict | list) and depth == 0:
         raise ValueError("is nested too deep")
     if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise ValueError("holds a name that is not text")
         return {storable(key): plain(member, depth - 1) for key, member in value.items()}
     if isinstance(value, list):
         return [plain(member, depth - 1) for member in value]
@@ -71,8 +75,14 @@ def plain(value: Any, depth: int = 16) -> Any:
     return value
 
 
+def _small(value: dict[str, Any]) -> dict[str, Any]:
+    if len(orjson.dumps(value)) > OBJECT_BYTES:
+        raise ValueError(f"is longer than {OBJECT_BYTES} bytes")
+    return value
+
+
 Instant = Annotated[AwareDatetime, AfterValidator(_sane)]
-PlainObject = Annotated[dict[str, Any], AfterValidator(plain)]
+PlainObject = Annotated[dict[str, Any], AfterValidator(plain), AfterValidator(_small)]
 Text = Annotated[StrictStr, AfterValidator(storable)]
 CommandId = Annotated[StrictStr, AfterValidator(_command_id)]
 Identifier = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any
 
 import yaml
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 from sqlalchemy import RowMapping
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from laneway_center.api.doors import LONG_PATIENCE_S, Doors, Tenant, document_body, json_body, within
+from laneway_center.api.doors import LONG_PATIENCE_S, Behind, Doors, Tenant, document_body, json_body, within
 from laneway_center.api.registry_bodies import (
     DeviceBody,
     DeviceEntry,
@@ -33,7 +35,7 @@ from laneway_center.api.registry_bodies import (
 )
 from laneway_center.store import tables
 from laneway_center.store.instances import instances_of
-from laneway_center.store.registry import LaneInUseError, put_registry, read_registry
+from laneway_center.store.registry import LaneInUseError, put_registry, read_devices, read_registry
 from laneway_shared.problems import ProblemError, responses
 
 router = APIRouter(prefix="/registry", tags=["registry"])
@@ -41,6 +43,7 @@ router = APIRouter(prefix="/registry", tags=["registry"])
 _REFUSALS = responses(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 _UNKNOWN = responses(HTTPStatus.NOT_FOUND)
 DriverName = Annotated[Name, Path(examples=["mqtt"])]
+PAGE = 500  # devices read and written at once by an export
 IdPath = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
@@ -100,17 +103,26 @@ async def put_device(device_id: IdPath, body: DeviceBody, doors: Doors, tenant_i
     return await show_device(device_id, doors, tenant_id)
 
 
-@router.get("/devices", responses=_UNKNOWN)
+@router.get("/devices")
 async def list_devices(
-    doors: Doors, tenant_id: Tenant, driver: Annotated[Name | None, Query()] = None
+    doors: Doors,
+    tenant_id: Tenant,
+    driver: Annotated[Name | None, Query(description="Only devices of this driver service.")] = None,
+    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="Only devices with a larger id.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 500,
 ) -> list[DeviceEntry]:
-    """All devices of the tenant (of one driver), with their points."""
+    """Devices of the tenant, by id, with their points."""
     exact = {} if driver is None else {"driver": driver}
-    devices = await within(read_registry(doors.engine, tables.device, tenant_id=tenant_id, **exact), LONG_PATIENCE_S)
-    points: dict[int, list[PointEntry]] = {}
-    for row in await within(read_registry(doors.engine, tables.point, tenant_id=tenant_id), LONG_PATIENCE_S):
-        points.setdefault(row["device_id"], []).append(point_entry(row))
-    return [device_entry(row, points.get(row["device_id"], [])) for row in devices]
+    return await _devices(doors, tenant_id, after, limit, **exact)
+
+
+async def _devices(doors: Behind, tenant_id: int, after: int, limit: int, **exact: Any) -> list[DeviceEntry]:
+    page = read_devices(doors.engine, tenant_id, after=after, limit=limit, **exact)
+    devices, points = await within(page, LONG_PATIENCE_S)
+    entries: dict[int, list[PointEntry]] = {}
+    for row in points:
+        entries.setdefault(row["device_id"], []).append(point_entry(row))
+    return [device_entry(row, entries.get(row["device_id"], [])) for row in devices]
 
 
 @router.get("/devices/{device_id}", responses=_UNKNOWN)
@@ -148,7 +160,8 @@ async def show_point(device_id: IdPath, point_id: IdPath, doors: Doors, tenant_i
     return point_entry(rows[0])
 
 
-_DOCUMENT = {"schema": RegistryDocument.model_json_schema(by_alias=True)}
+_SCHEMA = RegistryDocument.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
+_DOCUMENT = {"schema": {name: part for name, part in _SCHEMA.items() if name != "$defs"}}  # those are components
 
 
 @router.post(
@@ -176,9 +189,22 @@ async def import_registry(request: Request, doors: Doors, tenant_id: Tenant) -> 
     return ImportView(drivers=len(document.drivers), devices=len(document.devices), points=len(points))
 
 
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _refuse_aliases(body: bytes) -> None:
+    """A few bytes of aliases make a document of any size."""
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(body, Loader=_Loader)):
+        raise yaml.YAMLError("aliases are not taken; write it out")
+
+
 def _document(body: bytes) -> RegistryDocument:
     try:
-        parsed = yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe loaders
+        _refuse_aliases(body)
+        parsed = yaml.load(body, Loader=_Loader)  # noqa: S506 - a safe loader
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ProblemError(
             HTTPStatus.BAD_REQUEST, "MALFORMED_DOCUMENT", f"the body is neither YAML nor JSON: {error}"[:500]
@@ -206,15 +232,45 @@ def _refuse_twins(what: str, keys: list[Any]) -> None:
 @router.get("/export", responses={200: {"content": {"application/yaml": {}, "application/json": _DOCUMENT}}})
 async def export_registry(
     doors: Doors, tenant_id: Tenant, form: Annotated[str, Query(alias="format", pattern="^(yaml|json)$")] = "yaml"
-) -> Response:
-    """The tenant's devices and all drivers as one document that import takes back."""
-    drivers = await within(read_registry(doors.engine, tables.driver), LONG_PATIENCE_S)
-    document = RegistryDocument(
-        drivers=[DriverEntry(name=row["name"], title=row["title"], enabled=row["enabled"]) for row in drivers],
-        devices=await list_devices(doors, tenant_id),
-    )
-    if form == "json":
-        return Response(document.model_dump_json(by_alias=True, exclude_none=True), media_type="application/json")
-    plain = document.model_dump(by_alias=True, exclude_none=True, mode="json")
-    text = yaml.dump(plain, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True)
-    return Response(text, media_type="application/yaml")
+) -> StreamingResponse:
+    """The tenant's devices and all drivers as one document that import takes back; page by page, however many."""
+    rows = await within(read_registry(doors.engine, tables.driver), LONG_PATIENCE_S)
+    drivers = [DriverEntry(name=row["name"], title=row["title"], enabled=row["enabled"]) for row in rows]
+    write = _json_parts if form == "json" else _yaml_parts
+    return StreamingResponse(write(drivers, _pages(doors, tenant_id)), media_type=f"application/{form}")
+
+
+async def _pages(doors: Behind, tenant_id: int) -> AsyncIterator[list[DeviceEntry]]:
+    after = 0
+    while page := await _devices(doors, tenant_id, after, PAGE):
+        yield page
+        after = page[-1].device_id
+
+
+async def _json_parts(drivers: list[DriverEntry], pages: AsyncIterator[list[DeviceEntry]]) -> AsyncIterator[str]:
+    yield '{"drivers":[' + ",".join(map(_json, drivers)) + '],"devices":['
+    comma = ""
+    async for page in pages:
+        yield comma + ",".join(await asyncio.to_thread(lambda entries: [_json(entry) for entry in entries], page))
+        comma = ","
+    yield "]}"
+
+
+async def _yaml_parts(drivers: list[DriverEntry], pages: AsyncIterator[list[DeviceEntry]]) -> AsyncIterator[str]:
+    yield _yaml("drivers", drivers) if drivers else "drivers: []\n"
+    first = True
+    async for page in pages:
+        part = await asyncio.to_thread(_yaml, "devices", page)
+        yield part if first else part.partition("\n")[2]
+        first = False
+    if first:
+        yield "devices: []\n"
+
+
+def _json(entry: DriverEntry | DeviceEntry) -> str:
+    return entry.model_dump_json(by_alias=True, exclude_none=True)
+
+
+def _yaml(name: str, entries: Sequence[DriverEntry | DeviceEntry]) -> str:
+    plain = [entry.model_dump(by_alias=True, exclude_none=True, mode="json") for entry in entries]
+    return yaml.dump({name: plain}, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

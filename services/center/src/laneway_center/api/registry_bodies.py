@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, model_validator
 from sqlalchemy import RowMapping
 
 from laneway_center.api.bodies import Body, Identifier, PlainObject, Text
-from laneway_shared.messages import is_routing_name
+from laneway_shared.messages import CALL_TIMEOUT_LIMIT_S, is_routing_name
 
 
 def _routing_name(text: str) -> str:
@@ -58,7 +58,7 @@ class PointBody(Body):
     gate: Literal["ack", "transport"] | None = None
     ack: Literal["device", "none"] = "device"
     ack_timeout: Seconds | None = Field(None, description="Seconds until the device's answer is overdue.")
-    call_timeout: Annotated[float, Field(gt=0, le=600)] | None = Field(
+    call_timeout: Annotated[float, Field(gt=0, le=CALL_TIMEOUT_LIMIT_S)] | None = Field(
         None, description="Seconds a call of the device may take."
     )
     max_attempts: int | None = Field(None, ge=1, le=100)

@@ -8,9 +8,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from laneway_center.store.database import DatabaseAwayError
+from laneway_center.store.database import DatabaseAwayError, DatabaseRefusedError
 from laneway_center.verify.journals import JournalAwayError, JournalUnreadableError
-from laneway_center.verify.snapshot import DatabaseRefusedError
 from laneway_shared.errors import LanewayError
 
 OK, FAILED, USAGE, UNREACHABLE = 0, 1, 2, 3

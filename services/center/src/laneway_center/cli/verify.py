@@ -16,7 +16,7 @@ from laneway_center.cli.endings import FAILED, OK
 from laneway_center.cli.output import Output, console, progress
 from laneway_center.cli.verify_report import Report, as_json, as_table
 from laneway_center.settings import CenterSettings
-from laneway_center.store.database import DatabaseAwayError, open_engine
+from laneway_center.store.database import DatabaseAwayError, DatabaseRefusedError, open_engine
 from laneway_center.verify import rules
 from laneway_center.verify.facts import Facts, Journal
 from laneway_center.verify.findings import Terms
@@ -126,6 +126,8 @@ async def _facts(sources: _Sources, bars: Progress) -> Facts:
     engine = open_engine(sources.database_url, size=1, name="laneway verify")
     try:
         facts = await load(engine, sources.tenant, show)
+    except DatabaseRefusedError:
+        raise
     except DatabaseAwayError as error:
         place = make_url(sources.database_url)
         where = f"{place.host or 'localhost'}:{place.port or 5432}"

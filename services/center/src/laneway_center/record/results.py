@@ -9,12 +9,11 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from laneway_center import metrics
 from laneway_center.store.database import DatabaseAwayError, is_refused_value
 from laneway_center.store.evidence import Applied, Item, JudgeTerms, apply
 from laneway_center.store.letters import Letter, store_letters
 from laneway_center.store.locked_rows import Subject, TransitionRefusedError
-from laneway_center.traces import note_changes, note_letters
+from laneway_center.traces import note_changes, note_evidence, note_letters
 from laneway_center.wakeups import Wakeups
 from laneway_shared import failpoints
 from laneway_shared.broker import Consumer, Delivery, ack_all
@@ -124,7 +123,7 @@ class ResultRecorder:
     def _note(self, readable: Sequence[_Parsed], applied: Applied) -> None:
         for each in readable:
             if each.result:
-                metrics.EVIDENCE.labels(str(each.result.status)).inc()
+                note_evidence(each.result)
         note_changes(applied.changes)
         if applied.lanes_ready:
             self._wakeups.lanes_ready()

@@ -146,5 +146,8 @@ class Scheduler:
         metrics.REVIEWS.set(readings.reviews)
         who = [((row["service"], row["kind"]), row) for row in readings.instances]
         metrics.show(metrics.INSTANCES, ((labels, row["online"]) for labels, row in who))
-        metrics.show(metrics.CLOCK_OFFSET, ((labels, row["clock_offset_s"]) for labels, row in who))
+        metrics.show(
+            metrics.CLOCK_OFFSET,
+            ((labels, row["clock_offset_s"]) for labels, row in who if row["clock_offset_s"] is not None),
+        )
         return False

@@ -34,15 +34,21 @@ _REFUSED_VALUE = ("22", "23")  # SQLSTATE classes: data exceptions, constraint v
 
 
 class DatabaseAwayError(LanewayError):
-    """PostgreSQL can't be reached right now; nothing was stored. Try again."""
+    """PostgreSQL can't be reached, or didn't answer in time. Try again."""
 
     code = "DATABASE_AWAY"
 
 
-class DatabaseRefusedError(LanewayError):
+class DatabaseRefusedError(DatabaseAwayError):
     """PostgreSQL refuses the connection: check the user, the password and the database in LANEWAY_DATABASE_URL."""
 
     code = "DATABASE_REFUSED"
+
+    @classmethod
+    def because(cls, error: BaseException) -> "DatabaseRefusedError":
+        """With PostgreSQL's own reason."""
+        reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rpartition(">: ")[2]
+        return cls(f"PostgreSQL refuses the connection: {reason}; check LANEWAY_DATABASE_URL")
 
 
 def open_engine(
@@ -136,6 +142,8 @@ async def transact(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
             with attempt:
                 return await work()
     except Exception as error:
+        if is_refused(error):
+            raise DatabaseRefusedError.because(error) from error
         if is_away(error) or _is_collision(error):  # collisions without end: it is busy beyond use
             raise DatabaseAwayError from error
         raise

@@ -91,7 +91,7 @@ async def forget_instances(engine: AsyncEngine) -> None:
 
 
 async def instances_of(engine: AsyncEngine, service: str | None = None) -> list[RowMapping]:
-    """All instances ever seen (of one service).
+    """All instances that sent a heartbeat in the last day (of one service).
 
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.

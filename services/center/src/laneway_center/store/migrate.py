@@ -62,7 +62,7 @@ async def _locked(engine: AsyncEngine, work: Callable[[Connection], None]) -> No
                 await connection.commit()
     except Exception as error:
         if is_refused(error):
-            raise DatabaseRefusedError from error
+            raise DatabaseRefusedError.because(error) from error
         if is_away(error):
             raise DatabaseAwayError from error
         raise

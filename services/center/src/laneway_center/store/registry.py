@@ -20,20 +20,19 @@ class LaneInUseError(LanewayError):
 
 
 ROWS_AT_ONCE = 500
-"""Rows of one INSERT: PostgreSQL takes 32,767 parameters in a statement."""
+"""Rows sent together; between two portions others get their turn."""
 
 
 async def put_rows(connection: AsyncConnection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
     """Insert rows or replace those with the same key."""
     keys = [column.name for column in table.primary_key.columns]
+    statement = insert(table)
+    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+    statement = statement.on_conflict_do_update(
+        index_elements=keys, set_={**changed, "update_time": func.clock_timestamp()}
+    )
     for at in range(0, len(rows), ROWS_AT_ONCE):
-        statement = insert(table).values(list(rows[at : at + ROWS_AT_ONCE]))
-        changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
-        await connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=keys, set_={**changed, "update_time": func.clock_timestamp()}
-            )
-        )
+        await connection.execute(statement, list(rows[at : at + ROWS_AT_ONCE]))
 
 
 async def put_registry(
@@ -101,5 +100,29 @@ async def read_registry(
     async def work() -> list[RowMapping]:
         async with engine.connect() as connection:
             return list((await connection.execute(query)).mappings())
+
+    return await transact(work)
+
+
+async def read_devices(
+    engine: AsyncEngine, tenant_id: int, *, after: int, limit: int, **exact: Any
+) -> tuple[list[RowMapping], list[RowMapping]]:
+    """Up to `limit` devices with ids above `after`, by id, and the points of those.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+    wanted = select(device).where(device.c.tenant_id == tenant_id, device.c.device_id > after)
+    for name, value in exact.items():
+        wanted = wanted.where(device.c[name] == value)
+    wanted = wanted.order_by(device.c.device_id).limit(limit)
+
+    async def work() -> tuple[list[RowMapping], list[RowMapping]]:
+        async with engine.connect() as connection:
+            devices = list((await connection.execute(wanted)).mappings())
+            ids = [row["device_id"] for row in devices]
+            theirs = select(point).where(point.c.tenant_id == tenant_id, point.c.device_id.in_(ids))
+            points = (await connection.execute(theirs.order_by(point.c.device_id, point.c.point_id))).mappings()
+            return devices, list(points)
 
     return await transact(work)

@@ -9,7 +9,7 @@ from sqlalchemy import RowMapping, TextClause
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from laneway_center.store.database import sqlstate, transact
+from laneway_center.store.database import DatabaseRefusedError, sqlstate, transact
 from laneway_center.store.statements import SQL
 from laneway_center.verify.facts import Command, Event, Facts, Lane
 from laneway_shared.errors import LanewayError
@@ -19,12 +19,6 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being read, how much of it is there, and how much there will be."""
 
 _NO_SCHEMA = ("42P01", "42703")  # undefined table, undefined column
-
-
-class DatabaseRefusedError(LanewayError):
-    """PostgreSQL answers, but doesn't let the checker read."""
-
-    code = "DATABASE_REFUSED"
 
 
 async def load(engine: AsyncEngine, tenant_id: int | None, progress: Progress) -> Facts:
