@@ -87,12 +87,17 @@ class Acts:
 
     calls: list[Flight] = field(default_factory=list)
     executions: list[Flight] = field(default_factory=list)
+    refused: list[Flight] = field(default_factory=list)  # by the device, for certain
     sent_again: dict[str, int] = field(default_factory=dict)  # by an operator
     resolved: set[str] = field(default_factory=set)
 
     def executed(self, command_id: str) -> int:
         """How often the device did it."""
         return sum(flight.command_id == command_id for flight in self.executions)
+
+    def doubtful(self, command_id: str) -> int:
+        """How often the device was called and didn't refuse: so often it may have acted."""
+        return sum(flight.command_id == command_id for flight in self.calls if flight not in self.refused)
 
 
 class Action(NamedTuple):
@@ -131,8 +136,15 @@ class Outside:
         self.tasks: list[Task] = []
         self.tokens: dict[tuple[int, int], int] = {}  # newest by instance and device
         self.inbox: list[Flight] = []  # calls on which the device may still act
-        self.answers: list[Message] = []  # of devices, not yet on the road
+        self.answers: list[tuple[Flight, Message]] = []  # of devices, not yet on the road
+        self.answered: dict[tuple[int, int], datetime] = {}  # when each attempt's exact answer came on the road
         self.road: list[Message] = []  # the result queue
+
+    def dispatch(self, flight: Flight) -> None:
+        """Give a claimed attempt into a dispatcher's hands."""
+        doubtful, again = self.acts.doubtful(flight.command_id), self.acts.sent_again.get(flight.command_id, 0)
+        assert not flight.unsafe or doubtful <= again, f"unsafe {flight} is claimed though it may have acted"
+        self.claimed.append(flight)
 
     def actions(self) -> list[Action]:
         """Whatever may happen outside the center now."""
@@ -145,8 +157,8 @@ class Outside:
             possible += self._of_a_task(task)
         for flight in self.inbox:
             possible += self._of_a_call(flight)
-        for answer in self.answers:
-            possible += self._of_an_answer(answer)
+        for flight, answer in self.answers:
+            possible += self._of_an_answer(flight, answer)
         for flight in self.published:
             possible += self._of_a_confirm(flight)
         for instance in sorted({task.instance for task in self.tasks}):
@@ -284,7 +296,9 @@ class Outside:
             if acts:
                 await self._execute(flight)
             if answer is not None:
-                self.answers.append(answer)
+                self.answers.append((flight, answer))
+            if answer in (no, not_now):
+                self.acts.refused.append(flight)
 
         no, not_now = (say(flight, K.FAILED, by_device=True, retryable=again) for again in (False, True))
         lost = Action(1, f"{flight} is lost before the device", partial(ends, None))
@@ -299,11 +313,13 @@ class Outside:
             lost,
         ]
 
-    def _of_an_answer(self, answer: Message) -> list[Action]:
+    def _of_an_answer(self, flight: Flight, answer: Message) -> list[Action]:
         async def arrives(*, times: int = 1, stays: bool = False) -> None:
             if not stays:
-                self.answers.remove(answer)
+                self.answers.remove((flight, answer))
             self.road += [answer] * times
+            if times and flight.device.echo == "all":
+                self.answered.setdefault((flight.pk, flight.attempt), self._clock())
 
         return [
             Action(6, f"answer {answer} arrives", arrives),

@@ -213,6 +213,9 @@ def test_late_evidence_resolves_a_review() -> None:
     row = command(S.MANUAL_REVIEW, unsafe=True)
     assert outcome(row, K.SUCCESS).status is S.SUCCESS
     assert outcome(row, K.FAILED).status is S.FAILED
+    assert outcome(row, K.NOT_SENT, error_code="START_WINDOW").error_code == "START_WINDOW"
+    assert outcome(row, K.EXPIRED).status is S.FAILED, "certainly not done"
+    assert outcome(row, K.UNKNOWN) is row
 
 
 def test_an_overdue_answer_behind_an_open_transport_gate_times_out() -> None:

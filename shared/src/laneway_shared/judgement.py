@@ -261,6 +261,8 @@ class _Case:
     def reviewed(self) -> Verdict:
         if self.evidence.kind is K.FAILED:
             return self.ended(S.FAILED, "late evidence: refused")
+        if self.evidence.kind in (K.NOT_SENT, K.EXPIRED, K.RELEASED) and self.evidence.attempt is not None:
+            return self.ended(S.FAILED, "late evidence: it was certainly not done")
         return self.noted("in review")
 
     def waiting(self) -> Verdict:

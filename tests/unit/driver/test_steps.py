@@ -86,6 +86,24 @@ async def test_redelivered_is_looked_at_before_a_drain() -> None:
         assert (await rig.answer(command(), redelivered=True)).status is ResultKind.REDELIVERED
 
 
+async def test_the_copy_of_a_read_never_says_that_the_device_was_not_called() -> None:
+    async with Rig().running() as rig:
+        rig.monotonic += 10.1
+        assert (await rig.answer(read_command(), redelivered=True)).status is ResultKind.REDELIVERED
+    async with Rig().running() as rig:
+        rig.executor.draining = True
+        assert (await rig.answer(read_command(), redelivered=True)).status is ResultKind.REDELIVERED
+        assert (await rig.answer(read_command(attempt=2))).status is ResultKind.RELEASED
+    async with Rig().running() as rig:
+
+        async def away(_target: Target, _value: str | None, _call: Call) -> Outcome:
+            return NotSent("AWAY", "away")
+
+        rig.adapter.behave = away
+        assert (await rig.answer(read_command(), redelivered=True)).status is ResultKind.REDELIVERED
+        assert (await rig.answer(read_command(attempt=2))).status is ResultKind.NOT_SENT
+
+
 async def test_a_redelivered_read_is_run_again() -> None:
     async with Rig().running() as rig:
         assert (await rig.answer(read_command(), redelivered=True)).status is ResultKind.SUCCESS

@@ -10,6 +10,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from laneway_ack_listener.forwarding import Forwarder
 from laneway_ack_listener.reading import AnswerReader
 from laneway_ack_listener.settings import AckListenerSettings
+from laneway_shared import failpoints
 from laneway_shared.mqtt import Link, MqttOptions, Session, acknowledge
 
 log = structlog.get_logger(__name__)
@@ -49,9 +50,12 @@ class MqttAcks:
             log.info("mqtt.listening", broker=str(self._link.address), filters=sorted(self._reader.filters))
             async for batch in _batches(client, self._batch, stopping):
                 self.in_hand = len(batch)
+                failpoints.hit("listener.received")
                 await self._forwarder.forward([self._reader.read(message) for message in batch])
+                failpoints.hit("listener.published")
                 for message in batch:  # in the order of arrival, as MQTT wants it
                     acknowledge(client, message)
+                failpoints.hit("listener.acknowledged")
                 self.in_hand = 0
         finally:
             self.listening.clear()

@@ -20,6 +20,12 @@ STALE_S = 0.5
 """With more than this given up to drift since the last message that set it, the clock has to be borne out anew."""
 
 
+def since_boot() -> float:
+    """Seconds on a clock that nobody sets, and that goes on while the machine is suspended (where there is one)."""
+    number = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if number is None else time.clock_gettime(number)
+
+
 class CenterClock:
     """The own monotonic clock, corrected by the largest `publishedAt - receivedAt` seen.
 
@@ -34,7 +40,7 @@ class CenterClock:
     different times agree with each other: what was held back arrives together, and so disagrees.
     """
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, monotonic: Callable[[], float] = since_boot, wall: Callable[[], float] = time.time) -> None:
         self._monotonic = monotonic
         self._wall = wall
         self._difference: float | None = None  # seconds; center (Unix time) minus monotonic

@@ -11,6 +11,7 @@ from laneway_driver.clock import CenterClock
 from laneway_driver.dedup import Attempt, AttemptMemory, Phase
 from laneway_driver.executor import Executor
 from laneway_driver.results import ResultSender
+from laneway_shared import failpoints
 from laneway_shared.broker import Outcome, Outgoing, Publishing
 from laneway_shared.constraints import violation
 from laneway_shared.errors import UnreadableMessageError, cut
@@ -20,6 +21,8 @@ from laneway_shared.topology import Topology
 
 log = structlog.get_logger(__name__)
 K = ResultKind
+UNCALLED = frozenset({K.NOT_SENT, K.RELEASED, K.EXPIRED})
+"""Results that say of an attempt that it didn't call the device."""
 
 
 class CommandConsumer:
@@ -91,6 +94,7 @@ class CommandConsumer:
         except UnreadableMessageError as error:
             work.create_task(self._set_aside(delivery, error.message), name="set aside")
             return True
+        failpoints.hit("driver.received")
         if not delivery.redelivered:
             self._clock.learn(command.published_at)
         attempt = Attempt(command, delivery)
@@ -117,9 +121,8 @@ class CommandConsumer:
         return answer
 
     def _first_look(self, command: CommandMessage, *, redelivered: bool) -> ResultMessage | None:
-        if redelivered and command.type is CommandType.WRITE:
-            why = "another process may be running it"
-            return self._executor.result(command, K.REDELIVERED, error_message=why)
+        if redelivered and (command.type is CommandType.WRITE or self._executor.draining):
+            return self._redelivered(command)
         if self._executor.draining:
             return self._executor.released(command)
         if command.type is CommandType.WRITE:
@@ -127,6 +130,10 @@ class CommandConsumer:
             if fault is not None:
                 return self._executor.result(command, K.FAILED, error_code="VALIDATION", error_message=cut(fault))
         return None
+
+    def _redelivered(self, command: CommandMessage) -> ResultMessage:
+        why = "another process may be running it, or have run it"
+        return self._executor.result(command, K.REDELIVERED, error_message=why)
 
     async def _run(self, attempt: Attempt) -> None:
         try:
@@ -148,6 +155,9 @@ class CommandConsumer:
                 self._empty.set()
 
     def _answer(self, attempt: Attempt, result: ResultMessage) -> None:
+        if attempt.delivery.redelivered and result.status in UNCALLED:
+            # a copy (of a read) speaks for itself only: its original may have called the device
+            result = self._redelivered(attempt.command)
         self._results.send(result, attempt.delivery)
         self._memory.keep(attempt.id, result)
 

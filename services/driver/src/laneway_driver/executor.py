@@ -9,6 +9,7 @@ from laneway_driver.clock import CenterClock
 from laneway_driver.dedup import Attempt, Phase
 from laneway_driver.locks import DeviceLocks, LaneTokens
 from laneway_driver.port import Accepted, Call, DeviceAdapter, Done, NotSent, Outcome, Refused, Transmitted, Unknown
+from laneway_shared import failpoints
 from laneway_shared.errors import cut
 from laneway_shared.lifecycle import ResultKind
 from laneway_shared.messages import CommandMessage, CommandType, ResultMessage
@@ -48,16 +49,20 @@ class Executor:
                 return self.released(command)
             if not self._tokens.admit((command.tenant_id, command.lane_key), command.lane_token):
                 return self.result(command, K.STALE, error_message="a newer claim of the lane was seen here")
+            failpoints.hit("driver.locked")
             attempt.phase = Phase.STARTED
             if command.unsafe:
                 refusal = await self._announce(command)
                 if refusal is not None:
                     return refusal
-            late = self._late(command)
-            if late is not None:
-                return late
+                failpoints.hit("driver.started")
+            call = self._admitted(command)
+            if isinstance(call, ResultMessage):
+                return call
             attempt.phase = Phase.CALLING
-            return self._told(command, await self._call(command))
+            outcome = await self._call(command, call)
+            failpoints.hit("driver.called")
+            return self._told(command, outcome)
 
     def interrupted(self, attempt: Attempt) -> ResultMessage:
         """The result of an attempt that is cut off because the process must end."""
@@ -109,19 +114,28 @@ class Executor:
             return self.result(command, K.EXPIRED, error_code="START_WINDOW", error_message=why)
         return None
 
-    async def _call(self, command: CommandMessage) -> Outcome:
-        deadline = asyncio.get_running_loop().time() + command.call_timeout
-        call = Call(
+    def _admitted(self, command: CommandMessage) -> Call | ResultMessage:
+        """The call and the time it has, or why it may not begin any more."""
+        at = asyncio.get_running_loop().time()  # read first: a process that is stopped from here on loses that time
+        late = self._late(command)
+        if late is not None:
+            return late
+        left = min(command.start_by, command.expire_at) - self._clock.now()
+        return Call(
             tenant_id=command.tenant_id,
             command_id=command.command_id,
             attempt=command.attempt,
-            deadline=deadline,
+            begin_by=at + left.total_seconds(),
+            deadline=at + command.call_timeout,
             start_by=command.start_by,
             expire_at=command.expire_at,
         )
-        bound = asyncio.timeout_at(deadline)
+
+    async def _call(self, command: CommandMessage, call: Call) -> Outcome:
+        bound = asyncio.timeout_at(call.deadline)
         try:
             async with bound:
+                failpoints.hit("driver.calling")
                 if command.type is CommandType.READ:
                     return await self._adapter.read(command.target, call)
                 return await self._adapter.write(command.target, command.payload.value or "", call)

@@ -5,6 +5,7 @@ holds no configuration of devices: all it needs to reach one stands in the comma
 nothing for expected failures, it tells an `Outcome`. All adapters pass `tests/conformance/adapter_contract.py`.
 """
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias
@@ -12,18 +13,6 @@ from typing import Any, Protocol, TypeAlias
 from laneway_shared.messages import Target
 
 ADAPTER_GROUP = "laneway.adapters"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One attempt's call of a device, and the time it has."""
-
-    tenant_id: int
-    command_id: str
-    attempt: int
-    deadline: float  # on `asyncio.get_running_loop().time()`: by then the call is over
-    start_by: datetime  # aware UTC, center's clock: nothing that acts on the device begins later
-    expire_at: datetime  # aware UTC, center's clock: the command's own deadline
 
 
 @dataclass(frozen=True)
@@ -73,6 +62,28 @@ class Unknown:
 
 
 Outcome: TypeAlias = Transmitted | Accepted | Done | Refused | NotSent | Unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One attempt's call of a device, and the time it has."""
+
+    tenant_id: int
+    command_id: str
+    attempt: int
+    begin_by: float  # on `asyncio.get_running_loop().time()`: nothing that acts on the device begins later
+    deadline: float  # on the same clock: by then the call is over
+    start_by: datetime  # aware UTC, center's clock: for devices that can tell by it what is too old
+    expire_at: datetime  # aware UTC, center's clock: the command's own deadline
+
+    def too_late(self) -> NotSent | None:
+        """What to tell instead of beginning now. An adapter asks as its last step before the one that acts.
+
+        The driver has asked already, but a process may stand still for any time between two of its steps.
+        """
+        if asyncio.get_running_loop().time() < self.begin_by:
+            return None
+        return NotSent("START_WINDOW", "the start window passed before the device was reached")
 
 
 @dataclass(frozen=True, kw_only=True)

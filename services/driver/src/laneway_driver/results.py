@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from laneway_driver.broker_port import Deliverable
+from laneway_shared import failpoints
 from laneway_shared.broker import Outcome, Outgoing, Publishing
 from laneway_shared.messages import ResultMessage, encode
 from laneway_shared.topology import Topology
@@ -108,9 +109,12 @@ class ResultSender:
         for waiting in batch:
             if waiting.announced is not None:
                 _tell(waiting.announced, confirmed=confirmed)
-        if confirmed:
-            await self.acks.ack([waiting.delivery for waiting in batch if waiting.delivery is not None])
-        else:
+        deliveries = [waiting.delivery for waiting in batch if waiting.delivery is not None]
+        if confirmed and deliveries:
+            failpoints.hit("driver.published")
+            await self.acks.ack(deliveries)
+            failpoints.hit("driver.acked")
+        if not confirmed:
             self._waiting.extendleft(reversed(batch))  # announcements among them are told, and left out next time
             log.warning("result.unconfirmed", outcome=outcome.value, waiting=len(self._waiting))
         return confirmed

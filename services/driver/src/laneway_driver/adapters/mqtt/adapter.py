@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 from laneway_driver.adapters.mqtt.sender import Sender
 from laneway_driver.port import Call, NotSent, Outcome, Refused, Transmitted
@@ -51,8 +50,7 @@ class MqttAdapter:
         if profile is None:
             # another instance may have it: a newer release, or another LANEWAY_PROFILES_DIR
             return NotSent("PROFILE_UNKNOWN", f"no profile {target.profile!r} here; add it to LANEWAY_PROFILES_DIR")
-        left_of_call_s = call.deadline - asyncio.get_running_loop().time()
-        left_of_window_s = (call.start_by - datetime.now(UTC)).total_seconds()
+        now = asyncio.get_running_loop().time()
         try:
             message = render_command(
                 profile,
@@ -63,10 +61,9 @@ class MqttAdapter:
                 op=op,
                 value=value,
                 valid_until=call.start_by,
-                # a wall clock that is slow must not lengthen the life of a command
-                valid_for_s=min(left_of_window_s, left_of_call_s),
+                valid_for_s=min(call.begin_by, call.deadline) - now,
             )
         except CommandNotRenderableError as error:
             return Refused(error.code, error.message)
-        trouble = await self._sender.send(message, call.deadline)
+        trouble = await self._sender.send(message, call)
         return trouble or Transmitted(profile.ack.timeout_s)

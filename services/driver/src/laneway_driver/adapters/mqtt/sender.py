@@ -8,13 +8,13 @@ from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from laneway_driver.port import NotSent, Unknown
+from laneway_driver.port import Call, NotSent, Unknown
 from laneway_shared.mqtt import Link, MqttOptions, MqttSettings, cut_off
 from laneway_shared.profiles import MqttCommand
 
 MOST_UNACKED = 20  # QoS 1 publishes in flight: the receive maximum of Mosquitto as it comes
 STUCK_S = 1.0  # a broker that has taken nothing for so long is not going to
-UNACKED_WAIT_S = 1.0  # waiting longer would start calls noticeably after their window
+UNACKED_WAIT_S = 1.0  # a broker that acks nothing for so long is not waited for
 
 
 class Sender:
@@ -45,10 +45,10 @@ class Sender:
             async for _ in client.messages:  # none come: nothing is subscribed; it ends with a loss
                 pass
 
-    async def send(self, message: MqttCommand, deadline: float) -> NotSent | Unknown | None:
-        """Publish; None: it was handed to the transport without error. `deadline` is in the loop's time."""
+    async def send(self, message: MqttCommand, call: Call) -> NotSent | Unknown | None:
+        """Publish; None: it was handed to the transport without error."""
         if message.qos == 0:
-            return await self._publish(message, deadline)
+            return call.too_late() or await self._publish(message, call.deadline)
         try:
             async with asyncio.timeout(UNACKED_WAIT_S):
                 # beyond this number paho would queue, and send whenever it likes
@@ -56,7 +56,7 @@ class Sender:
         except TimeoutError:
             return NotSent("MQTT_BUSY", f"{MOST_UNACKED} commands wait for the broker's ack")
         try:
-            return await self._publish(message, deadline)
+            return call.too_late() or await self._publish(message, call.deadline)
         finally:
             self._slots.release()
 

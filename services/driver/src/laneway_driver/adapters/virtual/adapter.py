@@ -58,8 +58,13 @@ class VirtualAdapter:
         fault = await self._fault(behaviour, call)
         if fault is not None:
             return fault
+        late = call.too_late()
+        if late is not None:
+            return late
         if behaviour.latency_ms > 0:
             await asyncio.sleep(behaviour.latency_ms / 1000)
+        if asyncio.get_running_loop().time() >= call.deadline:  # the process stood still meanwhile
+            return NotSent("CALL_TIMEOUT", "the call's time was over before the virtual device acted")
         self._journal.executed(kind, target, value, call)
         place = (call.tenant_id, target.device_sn, target.point)
         if value is not None:
