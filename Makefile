@@ -31,7 +31,7 @@ $(STAMP): requirements.lock $(MANIFESTS)
 	@touch $@
 
 packages: setup
-	@$(BIN)/laneway-local packages
+	@$(BIN)/laneway-local packages --tests
 
 up: setup ## Start Laneway on this machine and leave it running; settings are in .local/stack.env
 	@$(BIN)/laneway-local up

@@ -12,7 +12,7 @@ import typer
 
 from laneway_local import packages, services
 from laneway_local import stack as stacks
-from laneway_local.errors import StackError
+from laneway_local.errors import PackagesMissingError, StackError
 from laneway_local.stack import Stack
 
 INTERRUPTED = 130
@@ -106,9 +106,19 @@ def start_one(name: Name) -> None:
 
 
 @app.command(name="packages")
-def install_packages() -> None:
+def install_packages(
+    *,
+    tests: Annotated[
+        bool, typer.Option("--tests", help="Also what only some tests need, if that is possible.")
+    ] = False,
+) -> None:
     """Install the Debian packages the stack needs, if they are missing and this user may."""
     packages.ensure(os.environ)
+    if tests:
+        try:
+            packages.ensure(os.environ, packages.TEST_PACKAGES)
+        except PackagesMissingError as error:
+            typer.echo(f"Some tests will be skipped: {error}", err=True)
 
 
 @app.command()

@@ -43,6 +43,17 @@ PACKAGES = (
 )
 
 
+TEST_PACKAGES = (
+    Package(
+        name="libfaketime",
+        needs="libfaketime",
+        url="LANEWAY_NO_FAKETIME",
+        is_there=lambda: any(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")),
+    ),
+)
+"""What only some tests need; without it they are skipped, with the reason."""
+
+
 def run_installer(names: Iterable[str]) -> None:
     """Install these packages without starting their services.
 

@@ -74,7 +74,13 @@ class Center:
         dispatcher: Dispatcher | None = None
         try:
             async with self.publisher.running(), asyncio.TaskGroup() as tasks:
-                works: list[Awaitable[None]] = [self._prepare(), self.wakeups.run()]
+                # its own heartbeat: the recorders hear it, and RabbitMQ tells who publishes that it is blocked
+                pulse = Pulse(self.publisher, self.topology, "center", self._heartbeat)
+                works: list[Awaitable[None]] = [
+                    self._prepare(),
+                    self.wakeups.run(),
+                    pulse.run(LISTENING_EVERY_S, self._prepared),
+                ]
                 if "api" in roles:
                     works += [self.intake.run() for _ in range(INTAKE_WORKERS)]
                 if "record" in roles:
@@ -134,7 +140,6 @@ class Center:
         states = self._consumer(names.state_queue, STATE_PREFETCH)
         recorder = ResultRecorder(self.engine, results, names.result_queue, self._terms, self.wakeups, s.record_batch)
         heartbeats = HeartbeatRecorder(self.engine, states, self.wakeups)
-        pulse = Pulse(self.publisher, names, "center", self._heartbeat)
         works: list[Awaitable[None]] = [
             results.run(),
             letters.run(),
@@ -142,7 +147,6 @@ class Center:
             recorder.run(),
             DeadLetterRecorder(self.engine, letters, self.publisher, names).run(),
             heartbeats.run(),
-            pulse.run(LISTENING_EVERY_S, states.consuming),
         ]
         return [self._after_preparing(work) for work in works]
 
