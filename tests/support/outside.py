@@ -101,7 +101,7 @@ class Acts:
 
 
 class Action(NamedTuple):
-    """Something that may happen now. A weight above 1: it belongs to the way things go well."""
+    """Something that may happen now, and how often compared with the others."""
 
     weight: int
     label: str
@@ -247,7 +247,7 @@ class Outside:
             patience = timedelta(seconds=2)
             possible.append(Action(4, f"TRANSMITTED {flight}", partial(ends, K.TRANSMITTED)))
             possible.append(Action(1, f"ACCEPTED {flight}", partial(ends, K.ACCEPTED, ack_timeout=patience)))
-            possible.append(Action(1, f"UNKNOWN {flight}", partial(ends, K.UNKNOWN)))
+            possible.append(Action(2, f"UNKNOWN {flight}", partial(ends, K.UNKNOWN)))
         if task.attached:
             possible.append(Action(1, f"connection of {flight} lost", connection_lost))
         return possible
@@ -306,7 +306,7 @@ class Outside:
             return [lost]
         done = say(flight, K.SUCCESS, by_device=True, response_value="1")
         return [
-            Action(8, f"device executes {flight}", partial(ends, done, acts=True)),
+            Action(6, f"device executes {flight}", partial(ends, done, acts=True)),
             Action(1, f"device executes {flight} in silence", partial(ends, None, acts=True)),
             Action(1, f"device refuses {flight}", partial(ends, no)),
             Action(1, f"device refuses {flight} for now", partial(ends, not_now)),
