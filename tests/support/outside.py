@@ -215,7 +215,7 @@ class Outside:
         if self._clock() >= flight.start_by:
             possible.append(Action(2, f"letter {copy}{flight} expired", partial(letter, LETTER_EXPIRED)))
         reason = LETTER_DELIVERY_LIMIT if redelivered else LETTER_REJECTED
-        return [*possible, Action(1, f"letter {copy}{flight} {reason}", partial(letter, reason))]
+        return [*possible, Action(3 if redelivered else 1, f"letter {copy}{flight} {reason}", partial(letter, reason))]
 
     # -------------------------------------------------------------------------------- drivers
     def _of_a_task(self, task: Task) -> list[Action]:

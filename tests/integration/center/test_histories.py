@@ -322,7 +322,7 @@ class Histories(RuleBasedStateMachine):
             )
         by_pk = {command.id: command for command in commands}
         for event in events:
-            self._check_event(event)
+            self._check_event(event, by_pk[event.command_pk])
             self._check_hold(event, by_pk)
             self._check_absence(event, by_pk[event.command_pk])
             self._last_event = event.id
@@ -333,7 +333,7 @@ class Histories(RuleBasedStateMachine):
         for lane in lanes:
             check_lane(lane, [command for command in commands if command.lane_id == lane.lane_id])
 
-    def _check_event(self, event: Any) -> None:
+    def _check_event(self, event: Any, command: Any) -> None:
         before, after, pk = event.from_status, event.to_status, event.command_pk
         assert before == self._status.get(pk), f"timeline of {pk} jumps: {event}"
         self._status[pk] = after
@@ -342,6 +342,8 @@ class Histories(RuleBasedStateMachine):
         elif before != after:
             table = OPERATOR_TRANSITIONS if event.kind in BY_OPERATOR else TRANSITIONS
             assert after in table.get(Status(before), ()), f"{before} -> {after} by {event.kind}"
+        if (before, after) == (S.AWAITING_ACK, S.RETRY_WAIT):
+            assert command.gate == "ack", f"{pk} takes its lane again after it let the next one go"
         if event.kind == "CLAIMED":
             assert (pk, event.attempt) not in self._claims, "an attempt was claimed twice"
             self._claims.add((pk, event.attempt))

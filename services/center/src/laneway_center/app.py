@@ -61,6 +61,7 @@ class Center:
             settings.database_url, size=settings.database_connections, name=f"laneway {settings.instance}"
         )
         self.publisher = Publisher(settings.amqp_url, f"center {settings.instance} publishes")
+        metrics.BROKER_UP.set_function(lambda: float(self.publisher.connected))
         self.wakeups = Wakeups(settings.database_url, listens="dispatch" in settings.role_set)
         self.intake = Intake(self.engine, settings, self.wakeups)
         self._prepared = asyncio.Event()  # the schema is current and the topology declared
@@ -214,7 +215,6 @@ class Center:
 
     async def _broker_word(self) -> str:
         connected = self.publisher.connected
-        metrics.BROKER_UP.set(1 if connected else 0)
         if not connected:
             return "away"
         blocked = await self.publisher.blocked()

@@ -1,5 +1,7 @@
 """Heartbeats of drivers and ack-listeners, and the center's own."""
 
+from collections.abc import Sequence
+
 import structlog
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -13,6 +15,7 @@ from laneway_shared.messages import Heartbeat, decode_heartbeat
 
 log = structlog.get_logger(__name__)
 
+CLOCK_OFF_MS = 2_000.0  # as in infra/prometheus/alerts.yaml
 LISTENING_EVERY_S = 1.0  # how often a center sends one to itself
 
 
@@ -27,6 +30,7 @@ class HeartbeatRecorder:
         async for batch in self._consumer.batches(500):
             beats = [beat for delivery in batch if (beat := _readable(delivery)) is not None]
             others = [beat for beat in beats if beat.kind != "center"]
+            _tell_of_clocks(others)
             try:
                 if others:
                     await record_heartbeats(self._engine, others)
@@ -39,6 +43,14 @@ class HeartbeatRecorder:
                 log.exception("heartbeat.refused")
             # a heartbeat that couldn't be stored is worth nothing later
             await ack_all(batch)
+
+
+def _tell_of_clocks(beats: Sequence[Heartbeat]) -> None:
+    for beat in beats:
+        if beat.clock_offset_ms is not None and abs(beat.clock_offset_ms) > CLOCK_OFF_MS:
+            log.warning(
+                "instance.clock_off", service=beat.service, instance=beat.instance, offsetMs=beat.clock_offset_ms
+            )
 
 
 def _readable(delivery: Delivery) -> Heartbeat | None:
