@@ -56,18 +56,19 @@ def test_an_operator_acts_only_where_a_command_has_stopped() -> None:
 
 # ---------------------------------------------------------------------------------- SQL statements
 
-QUERIES = next(package for package in PACKAGES if package.name == "laneway_center") / "store" / "queries.sql"
+STORE = next(package for package in PACKAGES if package.name == "laneway_center") / "store"
+QUERIES = "\n".join(file.read_text(encoding="utf-8") for file in sorted(STORE.glob("*.sql")))
 STATEMENT = re.compile(r"^-- name: (\w+)\n(.*)\n", re.MULTILINE)
 
 
 def test_every_statement_says_what_it_does() -> None:
-    found = STATEMENT.findall(QUERIES.read_text(encoding="utf-8"))
+    found = STATEMENT.findall(QUERIES)
     assert found
     assert not [name for name, below in found if not re.match(r"-- \S.*\w", below)]
 
 
 def test_statements_and_their_uses_match() -> None:
-    named = [name for name, _ in STATEMENT.findall(QUERIES.read_text(encoding="utf-8"))]
+    named = [name for name, _ in STATEMENT.findall(QUERIES)]
     assert len(named) == len(set(named))
     assert _statements_used() == set(named)
 

@@ -187,7 +187,7 @@ def check_lane(lane: Any, commands: Sequence[Any]) -> None:
     assert len(holding) <= 1, f"{len(holding)} commands hold lane {lane.lane_id}"
     assert lane.depth == len(waiting), f"depth {lane.depth}, {len(waiting)} wait"
     assert lane.holder_id == (holding[0].id if holding else None), f"holder {lane.holder_id}, but {holding}"
-    reviews = sum(c.status == Status.MANUAL_REVIEW for c in commands) if lane.review_policy == "hold" else 0
+    reviews = sum(c.status == Status.MANUAL_REVIEW and c.review_policy == "hold" for c in commands)
     assert lane.review_holds == reviews, f"{lane.review_holds} holds for {reviews} reviews"
     assert len({c.seq for c in commands}) == len(commands), "two commands at one place"
     able = [c for c in waiting if not holding or c is holding[0]]

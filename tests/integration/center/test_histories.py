@@ -352,9 +352,9 @@ class Histories(RuleBasedStateMachine):
 
     def _check_hold(self, event: Any, by_pk: dict[int, Any]) -> None:
         claimed = by_pk[event.command_pk]
-        device = next(each for each in self.world.devices if each.number == claimed.device_id)
-        if event.kind == "CLAIMED" and device.review_policy == "hold":
-            lane = [pk for pk, command in by_pk.items() if command.lane_id == claimed.lane_id]
+        if event.kind == "CLAIMED":
+            same_lane = {pk: command for pk, command in by_pk.items() if command.lane_id == claimed.lane_id}
+            lane = [pk for pk, command in same_lane.items() if command.review_policy == "hold"]
             in_review = [pk for pk in lane if self._status.get(pk) == S.MANUAL_REVIEW]
             assert in_review == [], f"{claimed.id} is claimed while {in_review} hold the lane"
 

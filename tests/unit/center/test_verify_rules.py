@@ -152,7 +152,6 @@ def _lane(lane: int, commands: list[Command], events: tuple[Event, ...]) -> Lane
         depth=depth,
         holder_id=holders[0].pk if holders else None,
         token=max((event.lane_token or 0 for event in events if event.command_pk in mine), default=0),
-        review_policy="release",
         review_holds=0,
     )
 
@@ -459,11 +458,11 @@ def test_books_that_dont_balance_are_found(wrong: dict[str, Any]) -> None:
     assert next(iter(wrong)).removesuffix("_id") in finding.says
 
 
-def test_reviews_hold_a_lane_whose_policy_says_so() -> None:
+def test_a_review_that_closes_its_lane_is_in_its_books() -> None:
     facts = Story().store("a", unsafe=True).claim("a").move("a", "MANUAL_REVIEW", "DUE").facts()
-    lane = replace(facts.lanes[1], review_policy="hold")
-    the_finding(replace(facts, lanes={1: lane}), "lane_books")
-    assert findings(replace(facts, lanes={1: replace(lane, review_holds=1)})) == {}
+    facts = replace(facts, commands={1: replace(facts.commands[1], review_hold=True)})
+    the_finding(facts, "lane_books")
+    assert findings(replace(facts, lanes={1: replace(facts.lanes[1], review_holds=1)})) == {}
 
 
 def test_attempts_without_their_claim_are_found() -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from laneway_center import metrics
+from laneway_center.policies import resolve
 from laneway_center.settings import CenterSettings
 from laneway_center.store.commands import show_commands
 from laneway_center.store.database import DatabaseAwayError, transact
@@ -43,6 +44,8 @@ class Submission:
     expire_at: datetime | None = None
     priority: int | None = None
     intent_key: str | None = None
+    merge: str | None = None
+    purpose: str | None = None
     gate: str | None = None
     retry_safety: str | None = None
     max_attempts: int | None = None
@@ -205,7 +208,9 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
     unsafe = (submission.retry_safety or scope["retry_safety"]) == "unsafe"
     if submission.type == "READ" and submission.retry_safety is None:
         unsafe = False  # reading twice does no harm, whatever writing does
-    gate = submission.gate or scope["gate"] or "ack"
+    purpose = submission.purpose or scope["purpose"]
+    said = {"gate": submission.gate, "max_attempts": submission.max_attempts}
+    terms = resolve(dict(scope), defaults=settings.lane_defaults, command=said, unsafe=unsafe)
     return NewCommand(
         command_id=submission.command_id,
         tenant_id=submission.tenant_id,
@@ -214,23 +219,30 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         point_id=submission.point_id,
         lane_key=scope["lane_key"],
         driver=scope["driver"],
-        review_policy=scope["review_policy"],
-        priority=DEFAULT_PRIORITY if submission.priority is None else submission.priority,
+        priority=_priority(submission.priority, purpose),
         request_value=submission.value,
         source=submission.source,
         source_user_id=submission.source_user_id,
         intent_key=submission.intent_key,
+        purpose=purpose,
         body_hash=submission.body_hash,
         retry_safety="unsafe" if unsafe else "safe",
-        gate=gate,
-        retry=scope["retry"],
+        gate=terms["gate"].value,
+        retry=terms["retry"].value,
+        review_policy=terms["review_policy"].value,
         ack_expected=submission.type == "READ" or scope["ack"] != "none",
-        ack_timeout_ms=scope["ack_timeout_ms"],
+        ack_timeout_ms=terms["ack_timeout_ms"].value,
         call_timeout_ms=scope["call_timeout_ms"] or round(settings.call_timeout_s * 1000),
-        max_attempts=submission.max_attempts or scope["max_attempts"] or settings.max_attempts,
+        max_attempts=terms["max_attempts"].value,
         occurred_at=submission.occurred_at or scope["now"],
         expire_at=expire_at,
     )
+
+
+def _priority(given: int | None, purpose: str | None) -> int:
+    if given is not None:
+        return given
+    return 0 if purpose == "revoke" else DEFAULT_PRIORITY
 
 
 def _check_registry(submission: Submission, scope: RowMapping) -> None:

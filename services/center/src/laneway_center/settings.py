@@ -1,6 +1,7 @@
 """Everything about a center process that can be set."""
 
 from datetime import timedelta
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -27,6 +28,12 @@ class CenterSettings(ServiceSettings):
     call_timeout_s: float = Field(5.0, gt=0, description="Seconds a device call takes at most, unless the point says.")
     ack_timeout_s: float = Field(10.0, gt=0, description="Seconds until an answer is overdue, unless the point says.")
     max_attempts: int = Field(3, ge=1, le=100, description="Attempts that count, unless the point or command says.")
+    lane_depth_limit: int = Field(2000, ge=1, description="Commands waiting in one lane, unless a policy says.")
+    driver_waiting_limit: int = Field(
+        2_000_000, ge=1, description="Commands waiting for one driver service, unless its registration says."
+    )
+    waiting_limit: int = Field(5_000_000, ge=1, description="Commands waiting in all lanes together.")
+    ageing_s: float = Field(60.0, gt=0, description="Seconds of waiting that raise a command's priority by one.")
     retry_base_s: float = Field(2.0, gt=0, description="Seconds before the first retry; doubles each time.")
     retry_cap_s: float = Field(1800.0, gt=0, description="Seconds: the longest pause between retries.")
     offline_after_s: float = Field(15.0, gt=0, description="Seconds of silence after which an instance is offline.")
@@ -53,6 +60,19 @@ class CenterSettings(ServiceSettings):
     def role_set(self) -> frozenset[str]:
         """The roles of this process."""
         return frozenset(self.roles.split(","))
+
+    @property
+    def lane_defaults(self) -> dict[str, Any]:
+        """What holds for a lane where nobody says otherwise (laneway_center.policies)."""
+        return {
+            "gate": "ack",
+            "retry": "strict",
+            "review_policy": "release",
+            "max_attempts": self.max_attempts,
+            "ack_timeout_ms": None,  # the device family's own, or ack_timeout_s
+            "depth_limit": self.lane_depth_limit,
+            "on_full": "reject",
+        }
 
     @property
     def policy(self) -> Policy:

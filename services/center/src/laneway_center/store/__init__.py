@@ -1,1 +1,1 @@
-"""PostgreSQL: tables, migrations, and every statement by name (queries.sql)."""
+"""PostgreSQL: tables, migrations, and every statement by name (the .sql files)."""

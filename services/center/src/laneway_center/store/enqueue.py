@@ -24,16 +24,17 @@ class NewCommand:
     point_id: int
     lane_key: str
     driver: str
-    review_policy: str
     priority: int
     request_value: str | None
     source: str
     source_user_id: int | None
     intent_key: str | None
+    purpose: str | None
     body_hash: str  # hex
     retry_safety: str
     gate: str
     retry: str
+    review_policy: str
     ack_expected: bool
     ack_timeout_ms: int | None  # None: the device family's own, or the default
     call_timeout_ms: int

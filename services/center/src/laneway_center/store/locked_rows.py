@@ -144,7 +144,7 @@ class LockedRows:
         lane = self._lanes[command.row["lane_id"]]
         self._changed_lanes.add(command.row["lane_id"])
         lane["depth"] += int(new.waits) - int(old.waits)
-        if new.status is Status.MANUAL_REVIEW is not old.status and lane["review_policy"] == "hold":
+        if new.status is Status.MANUAL_REVIEW is not old.status and command.row["review_policy"] == "hold":
             command.review_hold = True
             lane["review_holds"] += 1
         elif command.review_hold and new.status is not Status.MANUAL_REVIEW:

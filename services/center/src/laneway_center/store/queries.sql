@@ -9,19 +9,28 @@ FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id 
 JOIN point_command c ON c.tenant_id = r.tenant_id AND c.command_id = r.command_id;
 
 -- name: intake_scope
--- Everything a submit is checked against, per row, and the database's clock.
+-- Everything a submit is checked against, per row, and the database's clock. Policies as point, lane, device and
+-- driver say (laneway_center.policies.LEVELS).
 SELECT r.n, clock_timestamp() AS now,
        d.device_id IS NOT NULL AS device_known, d.enabled AS device_enabled, d.device_sn, d.driver, d.profile,
-       d.lane_key, d.retry, d.review_policy,
+       d.lane_key, l.lane_id,
        p.point_id IS NOT NULL AS point_known, p.enabled AS point_enabled, p.name AS point, p.access, p.value_type,
-       p.min, p.max, p.step, p.enum, p.retry_safety, p.gate, p.ack, p.ack_timeout_ms, p.call_timeout_ms,
-       p.max_attempts, v.enabled AS driver_enabled,
+       p.min, p.max, p.step, p.enum, p.retry_safety, p.ack, p.call_timeout_ms, p.purpose,
+       ARRAY[p.gate, l.gate, d.gate, v.gate] AS gate,
+       ARRAY[NULL, l.retry, d.retry, v.retry] AS retry,
+       ARRAY[NULL, l.review_policy, d.review_policy, v.review_policy] AS review_policy,
+       ARRAY[p.max_attempts, l.max_attempts, d.max_attempts, v.max_attempts] AS max_attempts,
+       ARRAY[p.ack_timeout_ms, l.ack_timeout_ms, d.ack_timeout_ms, v.ack_timeout_ms] AS ack_timeout_ms,
+       ARRAY[NULL, l.depth_limit, d.depth_limit, v.depth_limit] AS depth_limit,
+       ARRAY[NULL, l.on_full, d.on_full, v.on_full] AS on_full,
+       v.enabled AS driver_enabled, v.waiting_limit,
        EXISTS (SELECT FROM driver_instance i
                WHERE i.service = d.driver AND i.kind = 'driver' AND i.state = 'online') AS driver_online
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(n int, tenant_id bigint, device_id bigint, point_id bigint)
 LEFT JOIN device d ON d.tenant_id = r.tenant_id AND d.device_id = r.device_id
 LEFT JOIN point p ON p.tenant_id = r.tenant_id AND p.device_id = r.device_id AND p.point_id = r.point_id
 LEFT JOIN driver v ON v.name = d.driver
+LEFT JOIN lane l ON l.tenant_id = d.tenant_id AND l.lane_key = d.lane_key
 ORDER BY r.n;
 
 -- name: lock_lanes
@@ -37,18 +46,19 @@ WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at),
 input AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
     n int, command_id uuid, tenant_id bigint, type text, device_id bigint, point_id bigint, lane_key text,
-    driver text, review_policy text, priority smallint, request_value text, source text,
-    source_user_id bigint, intent_key text, body_hash text, retry_safety text, gate text, retry text,
-    ack_expected boolean, ack_timeout_ms int, call_timeout_ms int, max_attempts int, occurred_at timestamptz,
+    driver text, priority smallint, request_value text, source text, source_user_id bigint, intent_key text,
+    purpose text, body_hash text, retry_safety text, gate text, retry text, review_policy text, ack_expected boolean, ack_timeout_ms int, call_timeout_ms int, max_attempts int, occurred_at timestamptz,
     expire_at timestamptz)
 ),
 places AS (
-  INSERT INTO lane AS l (tenant_id, lane_key, driver, review_policy, state, ready_at, next_seq, depth)
-  SELECT i.tenant_id, i.lane_key, min(i.driver), min(i.review_policy), 'ready', min(clock.at), count(*), count(*)
+  INSERT INTO lane AS l (tenant_id, lane_key, driver, state, ready_at, next_seq, depth, last_priority)
+  SELECT i.tenant_id, i.lane_key, min(i.driver), 'ready', min(clock.at), count(*), count(*), max(i.priority)
   FROM input i, clock GROUP BY i.tenant_id, i.lane_key ORDER BY i.tenant_id, i.lane_key
   ON CONFLICT (tenant_id, lane_key) DO UPDATE SET
     next_seq = l.next_seq + excluded.next_seq,
     depth = l.depth + excluded.depth,
+    last_priority = CASE WHEN l.depth = 0 THEN excluded.last_priority
+                         ELSE GREATEST(l.last_priority, excluded.last_priority) END,
     state = CASE WHEN l.state = 'idle' THEN 'ready' ELSE l.state END,
     ready_at = CASE WHEN l.state = 'idle' THEN excluded.ready_at
                     WHEN l.state = 'ready' AND l.holder_id IS NULL THEN LEAST(l.ready_at, excluded.ready_at)
@@ -58,12 +68,12 @@ places AS (
 inserted AS (
   INSERT INTO point_command (
     command_id, tenant_id, type, device_id, point_id, lane_id, driver, priority, seq, request_value, status, source,
-    source_user_id, intent_key, body_hash, retry_safety, gate, retry, ack_expected, ack_timeout_ms, call_timeout_ms,
+    source_user_id, intent_key, purpose, body_hash, retry_safety, gate, retry, review_policy, ack_expected, ack_timeout_ms, call_timeout_ms,
     max_attempts, occurred_at, expire_at, due_at, create_time, update_time)
   SELECT i.command_id, i.tenant_id, i.type, i.device_id, i.point_id, l.lane_id, i.driver, i.priority,
          l.next_seq - count(*) OVER lane + row_number() OVER (PARTITION BY l.lane_id ORDER BY i.n),
-         i.request_value, 'PENDING', i.source, i.source_user_id, i.intent_key, decode(i.body_hash, 'hex'),
-         i.retry_safety, i.gate, i.retry, i.ack_expected, i.ack_timeout_ms, i.call_timeout_ms, i.max_attempts,
+         i.request_value, 'PENDING', i.source, i.source_user_id, i.intent_key, i.purpose,
+         decode(i.body_hash, 'hex'), i.retry_safety, i.gate, i.retry, i.review_policy, i.ack_expected, i.ack_timeout_ms, i.call_timeout_ms, i.max_attempts,
          i.occurred_at, i.expire_at, i.expire_at, clock.at, clock.at
   FROM input i JOIN places l ON l.tenant_id = i.tenant_id AND l.lane_key = i.lane_key CROSS JOIN clock
   WINDOW lane AS (PARTITION BY l.lane_id)
@@ -184,15 +194,14 @@ FROM (
 WHERE l.lane_id = w.lane_id;
 
 -- name: move_lanes
--- Devices moved to another driver, or to another review policy: so do their lanes. Lanes are locked in order first.
+-- Devices moved to another driver: so do their lanes. Lanes are locked in order first.
 WITH locked AS MATERIALIZED (
-  SELECT l.lane_id, r.driver, r.review_policy
-  FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
-    tenant_id bigint, lane_key text, driver text, review_policy text)
+  SELECT l.lane_id, r.driver
+  FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text, driver text)
   JOIN lane l ON l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key
   ORDER BY l.lane_id FOR UPDATE OF l
 )
-UPDATE lane l SET driver = k.driver, review_policy = k.review_policy
+UPDATE lane l SET driver = k.driver
 FROM locked k WHERE l.lane_id = k.lane_id;
 
 -- name: lanes_left_in_use
@@ -225,8 +234,7 @@ SELECT id, at, 'DISPATCHING', 'SENT', attempt, 'CONFIRMED', 'the broker has it' 
 -- name: lanes_of_evidence
 -- Lock the lanes that evidence is about, in lane_id order: by command (a device's answer names no tenant), or by a
 -- device that echoes no command id.
-SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_policy, l.review_holds,
-       l.lane_key
+SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_holds, l.lane_key
 FROM lane l WHERE l.lane_id IN (
   SELECT c.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
   JOIN point_command c ON c.command_id = r.command_id AND (r.tenant_id IS NULL OR c.tenant_id = r.tenant_id)
@@ -243,7 +251,7 @@ SELECT clock_timestamp() AS now, c.id, c.tenant_id, c.command_id::text AS comman
        c.attempts_spent, c.max_attempts, c.retry_safety, c.gate, c.retry, c.ack_expected, c.ack_timeout_ms, c.seq,
        c.expire_at, c.start_by, c.quiet_at, c.started, c.unknown, c.letter, c.called, c.may_have_run, c.absent,
        c.ack_due_at, c.due_at, c.next_visible_at, c.response_value, c.error_code, c.error_message, c.create_time,
-       c.claimed_at, c.intent_key, c.review_hold,
+       c.claimed_at, c.intent_key, c.review_hold, c.review_policy,
        (SELECT d.device_sn FROM device d WHERE d.tenant_id = c.tenant_id AND d.device_id = c.device_id) AS device_sn
 FROM point_command c WHERE c.id IN (
   SELECT x.id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
@@ -299,42 +307,6 @@ UPDATE point_command c SET due_at = clock_timestamp() + LEAST(
 FROM due WHERE c.id = due.id
 RETURNING c.tenant_id, c.command_id::text AS command_id, c.attempt, clock_timestamp() AS now;
 
--- name: heartbeat
--- Driver and ack-listener instances as they last said.
-INSERT INTO driver_instance AS i (service, instance, kind, version, state, capacity, in_flight, clock_offset_ms,
-                                  profiles, last_seen)
-SELECT DISTINCT ON (r.service, r.instance) r.service, r.instance, r.kind, r.version, r.state, r.capacity, r.in_flight,
-       r.clock_offset_ms, r.profiles, clock_timestamp()
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
-  service text, instance text, kind text, version text, state text, capacity int, in_flight int,
-  clock_offset_ms double precision, profiles text[], n int)
-ORDER BY r.service, r.instance, r.n DESC
-ON CONFLICT (service, instance) DO UPDATE SET
-  kind = excluded.kind, version = excluded.version, state = excluded.state, capacity = excluded.capacity,
-  in_flight = excluded.in_flight, clock_offset_ms = excluded.clock_offset_ms, profiles = excluded.profiles,
-  last_seen = excluded.last_seen;
-
--- name: listening
--- This center can receive heartbeats right now. After a silence of its own it starts counting afresh.
-INSERT INTO heartbeat_watch AS w (id, listening_since, listening_at)
-VALUES (1, clock_timestamp(), clock_timestamp())
-ON CONFLICT (id) DO UPDATE SET
-  listening_since = CASE WHEN w.listening_at < clock_timestamp() - :deaf_ms * interval '1 ms'
-                         THEN clock_timestamp() ELSE w.listening_since END,
-  listening_at = clock_timestamp();
-
--- name: sweep_instances
--- Instances that were silent while the center listened are offline. While it is deaf the last state counts.
-UPDATE driver_instance i SET state = 'offline'
-FROM heartbeat_watch w
-WHERE i.state = 'online'
-  AND GREATEST(i.last_seen, w.listening_since) < w.listening_at - :silence_ms * interval '1 ms'
-RETURNING i.service, i.instance, i.kind;
-
--- name: forget_instances
--- Instances that ended long ago; names made of process ids never come back.
-DELETE FROM driver_instance WHERE state <> 'online' AND last_seen < clock_timestamp() - interval '1 day';
-
 -- name: store_letters
 -- Dead letters and unreadable messages, each once.
 INSERT INTO dead_letter (letter_hash, tenant_id, command_id, attempt, queue, routing_key, reason, explanation, body,
@@ -358,70 +330,3 @@ SELECT e.at, e.from_status, e.to_status, e.attempt, e.kind, e.note, e.detail
 FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
 WHERE c.tenant_id = :tenant_id AND c.command_id = CAST(:command_id AS uuid)
 ORDER BY e.id;
-
--- name: gauge_lanes
--- Per driver service: lanes by state, commands waiting, and how long the longest ready lane has not been served.
-SELECT driver, state, count(*) AS lanes, sum(depth)::bigint AS waiting,
-       GREATEST(0, EXTRACT(epoch FROM clock_timestamp() - min(ready_at) FILTER (WHERE state = 'ready')))::float
-         AS blocked_s
-FROM lane WHERE state <> 'idle' GROUP BY driver, state;
-
--- name: gauge_in_flight
--- Per driver service: commands on their way, and since when the oldest is.
-SELECT driver, count(*) AS in_flight,
-       EXTRACT(epoch FROM clock_timestamp() - min(claimed_at))::float AS oldest_s
-FROM point_command WHERE status IN ('DISPATCHING', 'SENT') GROUP BY driver;
-
--- name: gauge_reviews
--- Commands a person has to decide.
-SELECT count(*) AS reviews FROM point_command WHERE status = 'MANUAL_REVIEW';
-
--- name: gauge_instances
--- Live instances by service, and how wrong their clocks are at the most.
-SELECT service, kind, count(*) FILTER (WHERE state = 'online') AS online,
-       max(abs(clock_offset_ms)) FILTER (WHERE state = 'online') / 1000 AS clock_offset_s
-FROM driver_instance GROUP BY service, kind;
-
--- ------------------------------------------------------------------------------------------------- laneway verify
--- Read in one REPEATABLE READ transaction, in chunks; :tenant_id NULL means all tenants.
-
--- name: verify_scope
--- The moment of the snapshot (no claim visible in it is later than its commit), and how much there is to read.
-SELECT now() AS at,
-  (SELECT count(*) FROM point_command c
-   WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id) AS commands,
-  (SELECT count(*) FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
-   WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id) AS events,
-  (SELECT count(*) FROM lane l
-   WHERE CAST(:tenant_id AS bigint) IS NULL OR l.tenant_id = :tenant_id) AS lanes;
-
--- name: verify_commands
--- Commands with what the checker's rules ask about.
-SELECT c.id, c.command_id::text AS command_id, c.tenant_id, c.lane_id, c.driver, d.device_sn, c.status, c.gate, c.retry,
-       c.retry_safety, c.ack_expected, c.attempt, c.call_timeout_ms, c.expire_at, c.quiet_at, c.ack_due_at
-FROM point_command c LEFT JOIN device d ON d.tenant_id = c.tenant_id AND d.device_id = c.device_id
-WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id
-ORDER BY c.id;
-
--- name: verify_events
--- All timelines in one order; of a claim also its lane token and start window, as text.
-SELECT e.id, e.command_pk, e.at, e.from_status, e.to_status, e.attempt, e.kind,
-       CASE WHEN e.kind = 'CLAIMED' THEN e.detail ->> 'laneToken' END AS lane_token,
-       CASE WHEN e.kind = 'CLAIMED' THEN e.detail ->> 'startBy' END AS start_by
-FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
-WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id
-ORDER BY e.id;
-
--- name: verify_lanes
--- Lanes with their books.
-SELECT l.lane_id, l.tenant_id, l.lane_key AS key, l.state, l.depth, l.holder_id, l.token, l.review_policy,
-       l.review_holds
-FROM lane l
-WHERE CAST(:tenant_id AS bigint) IS NULL OR l.tenant_id = :tenant_id
-ORDER BY l.lane_id;
-
--- name: verify_devices
--- Serial numbers of devices that belong to this tenant and to no other (a serial number is unique in a tenant only).
-SELECT d.device_sn FROM device d
-GROUP BY d.device_sn
-HAVING CAST(:tenant_id AS bigint) IS NULL OR bool_and(d.tenant_id = :tenant_id);

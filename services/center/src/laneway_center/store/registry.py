@@ -76,7 +76,6 @@ def _lanes(devices: Sequence[dict[str, Any]]) -> str:
             "tenant_id": device["tenant_id"],
             "lane_key": device["lane_key"],
             "driver": device["driver"],
-            "review_policy": device.get("review_policy", "release"),
         }
         for device in devices
     }

@@ -1,4 +1,4 @@
-"""Loads queries.sql: `SQL["enqueue"]` is the statement of that name."""
+"""Loads the .sql files of this package: `SQL["enqueue"]` is the statement of that name."""
 
 import re
 from importlib.resources import files
@@ -18,4 +18,9 @@ def _without_comments(body: str) -> str:
     return "\n".join(line for line in body.splitlines() if not line.lstrip().startswith("--"))
 
 
-SQL = _load(files(__package__).joinpath("queries.sql").read_text(encoding="utf-8"))
+SQL = {
+    name: statement
+    for file in sorted(files(__package__).iterdir(), key=lambda each: each.name)
+    if file.name.endswith(".sql")
+    for name, statement in _load(file.read_text(encoding="utf-8")).items()
+}

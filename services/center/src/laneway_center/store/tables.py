@@ -4,6 +4,8 @@ Column names follow the requirement's DDL (002 §4.3); durations are millisecond
 tables (fillfactor, eager autovacuum) are set in the migration: SQLAlchemy has no words for them.
 """
 
+from typing import Any
+
 from sqlalchemy import (
     ARRAY,
     BigInteger,
@@ -42,11 +44,31 @@ metadata = MetaData(
 
 INSTANT = DateTime(timezone=True)
 NOW = text("clock_timestamp()")
+LANE_BY = ("device", "group", "topic", "global")
+"""What decides in which lane a device is, where its registration names none."""
 
 
 def _one_of(column: str, *values: str) -> CheckConstraint:
     listed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({listed})", name=f"{column}_known")
+
+
+def _policy() -> list[Column[Any] | CheckConstraint]:
+    """What a driver, a device and a lane may say about a lane; NULL: the next level decides (policies.py)."""
+    return [
+        Column("gate", Text),
+        Column("retry", Text),
+        Column("review_policy", Text),
+        Column("max_attempts", Integer),
+        Column("ack_timeout_ms", Integer),
+        Column("depth_limit", Integer),  # of one lane
+        Column("on_full", Text),
+        _one_of("gate", "ack", "transport"),
+        _one_of("retry", "strict", "relaxed"),
+        _one_of("review_policy", "release", "hold"),
+        _one_of("on_full", "reject", "drop_oldest"),
+        CheckConstraint("depth_limit > 0", name="depth_limit_positive"),
+    ]
 
 
 _FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
@@ -62,8 +84,13 @@ driver = Table(
     Column("name", Text, primary_key=True),
     Column("title", Text, nullable=False, server_default=""),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
+    Column("lane_by", Text, nullable=False, server_default="device"),  # how its devices share lanes
+    Column("waiting_limit", Integer),  # commands waiting for it in all lanes together
     Column("create_time", INSTANT, nullable=False, server_default=NOW),
     Column("update_time", INSTANT, nullable=False, server_default=NOW),
+    *_policy(),
+    _one_of("lane_by", *LANE_BY),
+    CheckConstraint("waiting_limit > 0", name="waiting_limit_positive"),
 )
 
 driver_instance = Table(
@@ -104,14 +131,16 @@ device = Table(
     Column("profile", Text),
     Column("enabled", Boolean, nullable=False, server_default=text("true")),
     Column("address", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-    Column("lane_key", Text, nullable=False),
-    Column("retry", Text, nullable=False, server_default="strict"),
-    Column("review_policy", Text, nullable=False, server_default="release"),
+    Column("lane_key", Text, nullable=False),  # the lane it is in
+    Column("own_lane_key", Text),  # the lane its registration names; NULL: made by lane_by
+    Column("lane_by", Text),  # NULL: its driver's
+    Column("lane_group", Text),
     Column("create_time", INSTANT, nullable=False, server_default=NOW),
     Column("update_time", INSTANT, nullable=False, server_default=NOW),
+    *_policy(),
     UniqueConstraint("device_sn", "driver"),  # topics carry no tenant
-    _one_of("retry", "strict", "relaxed"),
-    _one_of("review_policy", "release", "hold"),
+    _one_of("lane_by", *LANE_BY),
+    Index("ix_device_lane", "tenant_id", "lane_key"),
 )
 
 point = Table(
@@ -134,6 +163,7 @@ point = Table(
     Column("ack_timeout_ms", Integer),
     Column("call_timeout_ms", Integer),
     Column("max_attempts", Integer),
+    Column("purpose", Text),
     Column("create_time", INSTANT, nullable=False, server_default=NOW),
     Column("update_time", INSTANT, nullable=False, server_default=NOW),
     ForeignKeyConstraint(["tenant_id", "device_id"], ["device.tenant_id", "device.device_id"]),
@@ -142,6 +172,7 @@ point = Table(
     _one_of("retry_safety", "safe", "unsafe"),
     _one_of("gate", "ack", "transport"),
     _one_of("ack", "device", "none"),
+    _one_of("purpose", "grant", "revoke"),
 )
 
 lane = Table(
@@ -151,19 +182,20 @@ lane = Table(
     Column("tenant_id", BigInteger, nullable=False),
     Column("lane_key", Text, nullable=False),
     Column("driver", Text, nullable=False),
-    Column("review_policy", Text, nullable=False, server_default="release"),
     Column("state", Text, nullable=False),
     Column("ready_at", INSTANT, nullable=False),
     Column("next_seq", BigInteger, nullable=False, server_default=text("0")),
     Column("depth", Integer, nullable=False, server_default=text("0")),  # PENDING and RETRY_WAIT
+    Column("last_priority", SmallInteger, nullable=False, server_default=text("0")),  # no waiting one is beyond it
     Column("token", BigInteger, nullable=False, server_default=text("0")),
     Column("holder_id", BigInteger),  # the command that holds the lane, also through a strict RETRY_WAIT
     Column("operator_hold", Text),  # who put it
     Column("operator_hold_reason", Text),
+    Column("operator_hold_at", INSTANT),
     Column("review_holds", Integer, nullable=False, server_default=text("0")),
     UniqueConstraint("tenant_id", "lane_key"),
+    *_policy(),
     _one_of("state", "idle", "ready", "busy"),
-    _one_of("review_policy", "release", "hold"),
     CheckConstraint("depth >= 0", name="depth_not_negative"),
     CheckConstraint("review_holds >= 0", name="review_holds_not_negative"),
     Index("ix_lane_ready", "driver", "ready_at", postgresql_where=text("state = 'ready'")),
@@ -190,10 +222,12 @@ point_command = Table(
     Column("source", Text, nullable=False),
     Column("source_user_id", BigInteger),
     Column("intent_key", Text),
+    Column("purpose", Text),
     Column("body_hash", LargeBinary, nullable=False),
     Column("retry_safety", Text, nullable=False),
     Column("gate", Text, nullable=False),
     Column("retry", Text, nullable=False),
+    Column("review_policy", Text, nullable=False, server_default="release"),
     Column("ack_expected", Boolean, nullable=False),
     Column("ack_timeout_ms", Integer),
     Column("call_timeout_ms", Integer, nullable=False),
@@ -229,6 +263,8 @@ point_command = Table(
     _one_of("retry_safety", "safe", "unsafe"),
     _one_of("gate", "ack", "transport"),
     _one_of("retry", "strict", "relaxed"),
+    _one_of("review_policy", "release", "hold"),
+    _one_of("purpose", "grant", "revoke"),
     CheckConstraint(f"(finished_at IS NOT NULL) = (status IN ({_FINAL}))", name="finished_when_final"),
     CheckConstraint(
         "status NOT IN ('DISPATCHING', 'SENT') OR (attempt > 0 AND start_by IS NOT NULL AND quiet_at IS NOT NULL)",
@@ -244,6 +280,13 @@ point_command = Table(
         "seq",
         postgresql_where=text("status IN ('PENDING', 'RETRY_WAIT')"),
     ),
+    Index(
+        "ix_point_command_intent",
+        "lane_id",
+        "device_id",
+        "intent_key",
+        postgresql_where=text("intent_key IS NOT NULL AND finished_at IS NULL"),
+    ),
     Index("ix_point_command_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
     Index("ix_point_command_at_driver", "driver", postgresql_where=text("status IN ('DISPATCHING', 'SENT')")),
     Index("ix_point_command_review", "lane_id", postgresql_where=text("status = 'MANUAL_REVIEW'")),
@@ -254,7 +297,7 @@ point_command_event = Table(
     "point_command_event",
     metadata,
     Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("command_pk", BigInteger, ForeignKey("point_command.id"), nullable=False),
+    Column("command_pk", BigInteger, nullable=False),  # no foreign key: its check costs more than the row
     Column("at", INSTANT, nullable=False),
     Column("from_status", Text),
     Column("to_status", Text),  # the same as from_status: evidence that moved nothing
@@ -283,4 +326,20 @@ dead_letter = Table(
     UniqueConstraint("letter_hash"),
     Index("ix_dead_letter_command", "tenant_id", "command_id"),
     Index("ix_dead_letter_received", "received_at"),
+)
+
+operator_action = Table(
+    "operator_action",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("at", INSTANT, nullable=False, server_default=NOW),
+    Column("operator", Text, nullable=False),
+    Column("action", Text, nullable=False),  # lane.hold, letter.replay, review.resolve …
+    Column("tenant_id", BigInteger),  # NULL: of no tenant
+    Column("subject", Text, nullable=False),  # lane key, command id, letter id
+    Column("why", Text, nullable=False),
+    Column("before", JSONB),
+    Column("after", JSONB),
+    Index("ix_operator_action_at", "at"),
+    Index("ix_operator_action_subject", "tenant_id", "subject"),
 )

@@ -31,6 +31,7 @@ class Command:
     expire_at: datetime
     quiet_at: datetime | None
     ack_due_at: datetime | None
+    review_hold: bool = False  # its review closes the lane
 
     @property
     def frees_lane_unanswered(self) -> bool:
@@ -69,7 +70,6 @@ class Lane:
     depth: int
     holder_id: int | None
     token: int
-    review_policy: str
     review_holds: int
 
 

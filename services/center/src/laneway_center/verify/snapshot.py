@@ -103,6 +103,7 @@ def _command(row: RowMapping) -> Command:
         expire_at=row["expire_at"],
         quiet_at=row["quiet_at"],
         ack_due_at=row["ack_due_at"],
+        review_hold=row["review_hold"],
     )
 
 

@@ -107,22 +107,21 @@ def _lane_name(facts: Facts, command: Command) -> str:
 def lane_books(facts: Facts, _: Terms) -> Iterator[Finding]:
     """Lanes whose depth, holder, state or holds by review are not what their commands say."""
     waiting: Counter[int] = Counter()
-    reviewed: Counter[int] = Counter()
+    closing: Counter[int] = Counter()
     holders: dict[int, list[Command]] = defaultdict(list)
     for command in facts.commands.values():
         waiting[command.lane_id] += command.status in WAITING
-        reviewed[command.lane_id] += command.status == S.MANUAL_REVIEW
+        closing[command.lane_id] += command.review_hold and command.status == S.MANUAL_REVIEW
         if _holds(command, command.status):
             holders[command.lane_id].append(command)
     for lane in facts.lanes.values():
         holding = holders[lane.lane_id]
         in_flight = any(command.status not in WAITING for command in holding)
         state = "busy" if in_flight else "ready" if waiting[lane.lane_id] else "idle"
-        review_holds = reviewed[lane.lane_id] if lane.review_policy == "hold" else 0
         books: list[tuple[str, object, object]] = [
             ("depth", lane.depth, waiting[lane.lane_id]),
             ("state", lane.state, state),
-            ("review_holds", lane.review_holds, review_holds),
+            ("review_holds", lane.review_holds, closing[lane.lane_id]),
         ]
         if [lane.holder_id] != [command.pk for command in holding] and (holding or lane.holder_id is not None):
             books.append(("holder", lane.holder_id, ", ".join(str(command.pk) for command in holding) or None))

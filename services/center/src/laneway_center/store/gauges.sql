@@ -1,0 +1,24 @@
+-- What the scheduler samples for the gauges.
+
+-- name: gauge_lanes
+-- Per driver service: lanes by state, commands waiting, and how long the longest ready lane has not been served.
+SELECT driver, state, count(*) AS lanes, sum(depth)::bigint AS waiting,
+       GREATEST(0, EXTRACT(epoch FROM clock_timestamp() - min(ready_at) FILTER (WHERE state = 'ready')))::float
+         AS blocked_s
+FROM lane WHERE state <> 'idle' GROUP BY driver, state;
+
+-- name: gauge_in_flight
+-- Per driver service: commands on their way, and since when the oldest is.
+SELECT driver, count(*) AS in_flight,
+       EXTRACT(epoch FROM clock_timestamp() - min(claimed_at))::float AS oldest_s
+FROM point_command WHERE status IN ('DISPATCHING', 'SENT') GROUP BY driver;
+
+-- name: gauge_reviews
+-- Commands a person has to decide.
+SELECT count(*) AS reviews FROM point_command WHERE status = 'MANUAL_REVIEW';
+
+-- name: gauge_instances
+-- Live instances by service, and how wrong their clocks are at the most.
+SELECT service, kind, count(*) FILTER (WHERE state = 'online') AS online,
+       max(abs(clock_offset_ms)) FILTER (WHERE state = 'online') / 1000 AS clock_offset_s
+FROM driver_instance GROUP BY service, kind;

@@ -1,0 +1,43 @@
+-- What `laneway verify` reads.
+-- Read in one REPEATABLE READ transaction, in chunks; :tenant_id NULL means all tenants.
+
+-- name: verify_scope
+-- The moment of the snapshot (no claim visible in it is later than its commit), and how much there is to read.
+SELECT now() AS at,
+  (SELECT count(*) FROM point_command c
+   WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id) AS commands,
+  (SELECT count(*) FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
+   WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id) AS events,
+  (SELECT count(*) FROM lane l
+   WHERE CAST(:tenant_id AS bigint) IS NULL OR l.tenant_id = :tenant_id) AS lanes;
+
+-- name: verify_commands
+-- Commands with what the checker's rules ask about.
+SELECT c.id, c.command_id::text AS command_id, c.tenant_id, c.lane_id, c.driver, d.device_sn, c.status, c.gate, c.retry,
+       c.retry_safety, c.ack_expected, c.attempt, c.call_timeout_ms, c.expire_at, c.quiet_at, c.ack_due_at,
+       c.review_hold
+FROM point_command c LEFT JOIN device d ON d.tenant_id = c.tenant_id AND d.device_id = c.device_id
+WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id
+ORDER BY c.id;
+
+-- name: verify_events
+-- All timelines in one order; of a claim also its lane token and start window, as text.
+SELECT e.id, e.command_pk, e.at, e.from_status, e.to_status, e.attempt, e.kind,
+       CASE WHEN e.kind = 'CLAIMED' THEN e.detail ->> 'laneToken' END AS lane_token,
+       CASE WHEN e.kind = 'CLAIMED' THEN e.detail ->> 'startBy' END AS start_by
+FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
+WHERE CAST(:tenant_id AS bigint) IS NULL OR c.tenant_id = :tenant_id
+ORDER BY e.id;
+
+-- name: verify_lanes
+-- Lanes with their books.
+SELECT l.lane_id, l.tenant_id, l.lane_key AS key, l.state, l.depth, l.holder_id, l.token, l.review_holds
+FROM lane l
+WHERE CAST(:tenant_id AS bigint) IS NULL OR l.tenant_id = :tenant_id
+ORDER BY l.lane_id;
+
+-- name: verify_devices
+-- Serial numbers of devices that belong to this tenant and to no other (a serial number is unique in a tenant only).
+SELECT d.device_sn FROM device d
+GROUP BY d.device_sn
+HAVING CAST(:tenant_id AS bigint) IS NULL OR bool_and(d.tenant_id = :tenant_id);
