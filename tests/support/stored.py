@@ -17,7 +17,9 @@ from laneway_shared.messages import Heartbeat
 LEVEL, UNLOCK, SERIAL = 1, 2, 3  # point ids: safe number 0..100, unsafe pulse, read-only
 
 
-async def register(engine: AsyncEngine, devices: Sequence[int], *, driver: str = "virtual", **device: Any) -> None:
+async def register(
+    engine: AsyncEngine, devices: Sequence[int], *, driver: str = "virtual", lane_key: str | None = None, **device: Any
+) -> None:
     """Devices with the three points, and a live instance of their driver."""
     points = [
         {"point_id": LEVEL, "name": "level", "value_type": "int", "min": 0, "max": 100, "access": "RW"},
@@ -26,7 +28,7 @@ async def register(engine: AsyncEngine, devices: Sequence[int], *, driver: str =
     ]
     blank = {"value_type": "string", "min": None, "max": None, "retry_safety": "safe"}
     rows = [
-        {"tenant_id": 1, "device_id": n, "device_sn": f"SN{n}", "driver": driver, "lane_key": f"device:{n}"} | device
+        {"tenant_id": 1, "device_id": n, "device_sn": f"SN{n}", "driver": driver, "own_lane_key": lane_key} | device
         for n in devices
     ]
     await put_registry(

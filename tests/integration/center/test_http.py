@@ -252,7 +252,7 @@ devices:
 async def test_import_export_and_single_entries(http: httpx.AsyncClient) -> None:
     yaml = {"content-type": "application/yaml"}
     imported = await http.post("/registry/import", content=DOCUMENT, headers=yaml)
-    assert imported.json() == {"drivers": 1, "devices": 1, "points": 2}, imported.text
+    assert imported.json() == {"drivers": 1, "devices": 1, "points": 2, "lanes": 0}, imported.text
     device = (await http.get("/registry/devices/5001")).json()
     assert device["points"][0]["ackTimeout"] == 2.5
     assert device["address"] == {"host": "10.0.0.1", "port": 502}

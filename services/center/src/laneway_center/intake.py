@@ -14,9 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from laneway_center import metrics
 from laneway_center.policies import resolve
 from laneway_center.settings import CenterSettings
+from laneway_center.store.admission import Entered, RacedError, enter
+from laneway_center.store.backlog import Backlog
 from laneway_center.store.commands import show_commands
 from laneway_center.store.database import DatabaseAwayError, transact
-from laneway_center.store.enqueue import Key, NewCommand, enqueue, known_bodies, scopes
+from laneway_center.store.enqueue import Key, NewCommand, known_bodies, scopes
+from laneway_center.traces import note_changes
 from laneway_center.wakeups import Wakeups
 from laneway_shared import failpoints
 from laneway_shared.constraints import violation
@@ -82,6 +85,7 @@ class Intake:
         self._engine = engine
         self._settings = settings
         self._wakeups = wakeups
+        self._backlog = Backlog(settings.waiting_limit)
         self._waiting: asyncio.Queue[tuple[Sequence[Submission], asyncio.Future[list[Answer]]]] = asyncio.Queue(2000)
 
     async def submit(self, submissions: Sequence[Submission]) -> list[Answer]:
@@ -126,12 +130,18 @@ class Intake:
     async def store(self, submissions: Sequence[Submission]) -> list[Answer]:
         """One transaction for all."""
 
-        async def work() -> list[Answer]:
+        async def work() -> tuple[list[Answer], Entered]:
             async with self._engine.begin() as connection:
                 return await self._store(connection, submissions)
 
-        answers = await transact(work)
+        while True:
+            try:
+                answers, entered = await transact(work)
+                break
+            except RacedError:  # the other one's is known now, so this ends
+                continue
         failpoints.hit("intake.stored")
+        note_changes(entered.withdrawn)
         created = [a.command for a in answers if isinstance(a, Accepted) and a.created]
         if created:
             metrics.ACCEPTED.inc(len(created))
@@ -141,7 +151,9 @@ class Intake:
                          laneKey=row["lane_key"], intentKey=row["intent_key"], attempt=0)  # fmt: skip
         return answers
 
-    async def _store(self, connection: AsyncConnection, submissions: Sequence[Submission]) -> list[Answer]:
+    async def _store(
+        self, connection: AsyncConnection, submissions: Sequence[Submission]
+    ) -> tuple[list[Answer], Entered]:
         known = await known_bodies(connection, [s.key for s in submissions])
         first: dict[Key, Submission] = {}
         for submission in submissions:
@@ -156,26 +168,30 @@ class Intake:
                 passed.append(check(submission, scope, self._settings))
             except ProblemError as problem:
                 refusals[submission.key] = problem
-        inserted = await enqueue(connection, passed)
-        raced = [command for command in passed if (command.tenant_id, command.command_id) not in inserted]
-        bodies = known | {(c.tenant_id, c.command_id): c.body_hash for c in passed}
+        if passed:
+            refusals |= await self._backlog.refuse(connection, passed)
+        entering = [command for command in passed if command.key not in refusals]
+        entered = await enter(connection, entering, timedelta(seconds=self._settings.grace_s))
+        refusals |= entered.refused
+        stored = {command.key: command.body_hash for command in entering if command.key in entered.inserted}
+        bodies = known | stored
+        raced = [c.key for c in entering if c.key not in stored and c.key not in refusals and c.key not in entered.live]
         if raced:  # somebody else stored them in the meantime: theirs counts
-            bodies |= await known_bodies(connection, [(c.tenant_id, c.command_id) for c in raced])
-        shown = await show_commands(connection, list(bodies))
+            bodies |= await known_bodies(connection, raced)
+        shown = await show_commands(connection, [*bodies, *entered.live.values()])
         answers: list[Answer] = []
-        new = set(inserted)
+        new = set(entered.inserted)
         for submission in submissions:
             key = submission.key
-            if key in bodies and bodies[key] != submission.body_hash:
+            body = bodies[key] if key in bodies else first[key].body_hash
+            if body != submission.body_hash:
                 answers.append(_reused(submission))
-            elif key in shown:
-                answers.append(Accepted(command=shown[key], created=key in new))
-                new.discard(key)  # asked for twice in one group: only the first made it
-            elif first[key].body_hash != submission.body_hash:
-                answers.append(_reused(submission))
-            else:
+            elif key in refusals:
                 answers.append(refusals[key])
-        return answers
+            else:
+                answers.append(Accepted(command=shown[entered.live.get(key, key)], created=key in new))
+                new.discard(key)  # asked for twice in one group: only the first made it
+        return answers, entered
 
 
 def _reused(submission: Submission) -> ProblemError:
@@ -218,6 +234,7 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         device_id=submission.device_id,
         point_id=submission.point_id,
         lane_key=scope["lane_key"],
+        new_lane=scope["lane_id"] is None,
         driver=scope["driver"],
         priority=_priority(submission.priority, purpose),
         request_value=submission.value,
@@ -236,6 +253,10 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         max_attempts=terms["max_attempts"].value,
         occurred_at=submission.occurred_at or scope["now"],
         expire_at=expire_at,
+        merge=submission.merge,
+        depth_limit=terms["depth_limit"].value,
+        on_full=terms["on_full"].value,
+        waiting_limit=scope["waiting_limit"] or settings.driver_waiting_limit,
     )
 
 

@@ -23,19 +23,30 @@ from laneway_center.api.registry_bodies import (
     DriverView,
     ImportView,
     InstanceView,
+    LaneEntry,
     Name,
     PointBody,
     PointEntry,
     RegistryDocument,
     device_entry,
     device_row,
+    driver_entry,
     driver_row,
+    lane_entry,
+    lane_row,
     point_entry,
     point_row,
 )
 from laneway_center.store import tables
 from laneway_center.store.instances import instances_of
-from laneway_center.store.registry import LaneInUseError, put_registry, read_devices, read_registry
+from laneway_center.store.registry import (
+    LaneInUseError,
+    LaneUnnamedError,
+    lane_policies,
+    put_registry,
+    read_devices,
+    read_registry,
+)
 from laneway_shared.problems import ProblemError, responses
 
 router = APIRouter(prefix="/registry", tags=["registry"])
@@ -50,8 +61,8 @@ IdPath = Annotated[int, Path(ge=1, le=2**63 - 1)]
 async def _put(engine: AsyncEngine, **rows: Any) -> None:
     try:
         await within(put_registry(engine, **rows), LONG_PATIENCE_S)
-    except LaneInUseError as error:
-        raise ProblemError(HTTPStatus.CONFLICT, LaneInUseError.code, f"nothing was stored: {error.message}") from None
+    except (LaneInUseError, LaneUnnamedError) as error:
+        raise ProblemError(HTTPStatus.CONFLICT, error.code, f"nothing was stored: {error.message}") from None
     except IntegrityError as error:
         fault = str(getattr(error.orig, "__cause__", None) or error.orig).partition("\n")
         detail = str(getattr(getattr(error.orig, "__cause__", None), "detail", "") or fault[0])
@@ -86,7 +97,7 @@ def _driver_view(row: RowMapping, instances: list[RowMapping]) -> DriverView:
     mine = [InstanceView(**{f: i[f] for f in InstanceView.model_fields}) for i in instances]
     mine = [each for each in mine if each.service == row["name"]]
     online = any(each.kind == "driver" and each.state == "online" for each in mine)
-    return DriverView(name=row["name"], title=row["title"], enabled=row["enabled"], online=online, instances=mine)
+    return DriverView(**driver_entry(row).model_dump(), online=online, instances=mine)
 
 
 @router.get("/instances")
@@ -185,8 +196,14 @@ async def import_registry(request: Request, doors: Doors, tenant_id: Tenant) -> 
         drivers=[driver_row(driver.name, driver) for driver in document.drivers],
         devices=[device_row(tenant_id, device.device_id, device) for device in document.devices],
         points=points,
+        lanes=[lane_row(tenant_id, lane) for lane in document.lanes],
     )
-    return ImportView(drivers=len(document.drivers), devices=len(document.devices), points=len(points))
+    return ImportView(
+        drivers=len(document.drivers),
+        devices=len(document.devices),
+        points=len(points),
+        lanes=len(document.lanes),
+    )
 
 
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -216,6 +233,7 @@ def _document(body: bytes) -> RegistryDocument:
         detail = "; ".join(f"{'.'.join(map(str, f['loc'])) or 'document'}: {f['msg']}" for f in faults[:20])
         raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "VALIDATION", detail) from None
     _refuse_twins("driver", [driver.name for driver in document.drivers])
+    _refuse_twins("lane", [lane.lane_key for lane in document.lanes])
     _refuse_twins("device", [device.device_id for device in document.devices])
     for device in document.devices:
         _refuse_twins(f"device {device.device_id}: point", [point.point_id for point in device.points])
@@ -235,9 +253,10 @@ async def export_registry(
 ) -> StreamingResponse:
     """The tenant's devices and all drivers as one document that import takes back; page by page, however many."""
     rows = await within(read_registry(doors.engine, tables.driver), LONG_PATIENCE_S)
-    drivers = [DriverEntry(name=row["name"], title=row["title"], enabled=row["enabled"]) for row in rows]
+    drivers = [driver_entry(row) for row in rows]
+    lanes = [lane_entry(row) for row in await within(lane_policies(doors.engine, tenant_id), LONG_PATIENCE_S)]
     write = _json_parts if form == "json" else _yaml_parts
-    return StreamingResponse(write(drivers, _pages(doors, tenant_id)), media_type=f"application/{form}")
+    return StreamingResponse(write(drivers, lanes, _pages(doors, tenant_id)), media_type=f"application/{form}")
 
 
 async def _pages(doors: Behind, tenant_id: int) -> AsyncIterator[list[DeviceEntry]]:
@@ -247,8 +266,11 @@ async def _pages(doors: Behind, tenant_id: int) -> AsyncIterator[list[DeviceEntr
         after = page[-1].device_id
 
 
-async def _json_parts(drivers: list[DriverEntry], pages: AsyncIterator[list[DeviceEntry]]) -> AsyncIterator[str]:
-    yield '{"drivers":[' + ",".join(map(_json, drivers)) + '],"devices":['
+async def _json_parts(
+    drivers: list[DriverEntry], lanes: list[LaneEntry], pages: AsyncIterator[list[DeviceEntry]]
+) -> AsyncIterator[str]:
+    yield '{"drivers":[' + ",".join(map(_json, drivers)) + '],"lanes":[' + ",".join(map(_json, lanes))
+    yield '],"devices":['
     comma = ""
     async for page in pages:
         yield comma + ",".join(await asyncio.to_thread(lambda entries: [_json(entry) for entry in entries], page))
@@ -256,8 +278,12 @@ async def _json_parts(drivers: list[DriverEntry], pages: AsyncIterator[list[Devi
     yield "]}"
 
 
-async def _yaml_parts(drivers: list[DriverEntry], pages: AsyncIterator[list[DeviceEntry]]) -> AsyncIterator[str]:
+async def _yaml_parts(
+    drivers: list[DriverEntry], lanes: list[LaneEntry], pages: AsyncIterator[list[DeviceEntry]]
+) -> AsyncIterator[str]:
     yield _yaml("drivers", drivers) if drivers else "drivers: []\n"
+    if lanes:
+        yield _yaml("lanes", lanes)
     first = True
     async for page in pages:
         part = await asyncio.to_thread(_yaml, "devices", page)
@@ -267,10 +293,10 @@ async def _yaml_parts(drivers: list[DriverEntry], pages: AsyncIterator[list[Devi
         yield "devices: []\n"
 
 
-def _json(entry: DriverEntry | DeviceEntry) -> str:
+def _json(entry: DriverEntry | LaneEntry | DeviceEntry) -> str:
     return entry.model_dump_json(by_alias=True, exclude_none=True)
 
 
-def _yaml(name: str, entries: Sequence[DriverEntry | DeviceEntry]) -> str:
+def _yaml(name: str, entries: Sequence[DriverEntry | LaneEntry | DeviceEntry]) -> str:
     plain = [entry.model_dump(by_alias=True, exclude_none=True, mode="json") for entry in entries]
     return yaml.dump({name: plain}, Dumper=_Dumper, sort_keys=False, allow_unicode=True)

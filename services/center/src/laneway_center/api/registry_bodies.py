@@ -18,16 +18,46 @@ def _routing_name(text: str) -> str:
 Name = Annotated[str, AfterValidator(_routing_name)]
 Title = Annotated[Text, Field(max_length=256)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+LaneKey = Annotated[Text, Field(min_length=1, max_length=128)]
 
 
-class DriverBody(Body):
-    """A driver service."""
+class PolicyBody(Body):
+    """How lanes behave. What isn't said here, the next level says: point, lane, device, driver, settings."""
+
+    gate: Literal["ack", "transport"] | None = Field(
+        None, description="When the next command goes: after the answer, or after the hand-over."
+    )
+    retry: Literal["strict", "relaxed"] | None = Field(
+        None, description="Where a command waits for its next attempt: at the head, or at the tail."
+    )
+    review_policy: Literal["release", "hold"] | None = Field(
+        None, description="Whether a review lets the lane go on or closes it."
+    )
+    max_attempts: int | None = Field(None, ge=1, le=100)
+    ack_timeout: Seconds | None = Field(None, description="Seconds until the device's answer is overdue.")
+    depth_limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="Commands that may wait in one lane."
+    )
+    on_full: Literal["reject", "drop_oldest"] | None = Field(
+        None, description="A full lane refuses, or gives up its oldest safe command."
+    )
+
+
+LaneBy = Literal["device", "group", "topic", "global"]
+
+
+class DriverBody(PolicyBody):
+    """A driver service, and how the lanes of its devices behave."""
 
     title: Title = ""
     enabled: bool = True
+    lane_by: LaneBy = Field("device", description="How its devices share lanes.")
+    waiting_limit: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        None, description="Commands that may wait for it in all lanes together."
+    )
 
 
-class DeviceBody(Body):
+class DeviceBody(PolicyBody):
     """A device: where it hangs and how its lane behaves."""
 
     name: Title = ""
@@ -36,11 +66,11 @@ class DeviceBody(Body):
     profile: Name | None = Field(None, description="Device family; its answers come through the ack-listener.")
     enabled: bool = True
     address: PlainObject = Field(default_factory=dict, description="What the driver's adapter needs to reach it.")
-    lane_key: Annotated[Text, Field(min_length=1, max_length=128)] | None = Field(
-        None, description="Lane; by default one per device."
+    lane_key: LaneKey | None = Field(None, description="Lane; if missing, laneBy says which.")
+    lane_by: LaneBy | None = Field(
+        None, description="Lane of its own, of its laneGroup, of its address's topic, or the one of all; else driver's."
     )
-    retry: Literal["strict", "relaxed"] = "strict"
-    review_policy: Literal["release", "hold"] = "release"
+    lane_group: Annotated[Text, Field(min_length=1, max_length=100)] | None = None
 
 
 class PointBody(Body):
@@ -62,6 +92,9 @@ class PointBody(Body):
         None, description="Seconds a call of the device may take."
     )
     max_attempts: int | None = Field(None, ge=1, le=100)
+    purpose: Literal["grant", "revoke"] | None = Field(
+        None, description="A revoke goes first and supersedes waiting grants of its intentKey."
+    )
 
     @model_validator(mode="after")
     def _bounds(self) -> "PointBody":
@@ -89,11 +122,18 @@ class PointEntry(PointBody):
     point_id: Identifier
 
 
+class LaneEntry(PolicyBody):
+    """The policy of one lane, which counts before those of its devices."""
+
+    lane_key: LaneKey
+
+
 class RegistryDocument(Body):
     """A whole registry: what `POST /registry/import` takes and `GET /registry/export` gives."""
 
     drivers: list[DriverEntry] = Field(default_factory=list, max_length=1000)
     devices: list[DeviceEntry] = Field(default_factory=list, max_length=100_000)
+    lanes: list[LaneEntry] = Field(default_factory=list, max_length=100_000)
 
 
 class ImportView(Body):
@@ -102,6 +142,7 @@ class ImportView(Body):
     drivers: int
     devices: int
     points: int
+    lanes: int
 
 
 class InstanceView(Body):
@@ -129,17 +170,43 @@ class DriverView(DriverEntry):
 # -------------------------------------------------------------------------------- to rows and back
 def driver_row(name: str, body: DriverBody) -> dict[str, Any]:
     """For table driver."""
-    return {"name": name, "title": body.title, "enabled": body.enabled}
+    own = {name: getattr(body, name) for name in ("title", "enabled", "lane_by", "waiting_limit")}
+    return {"name": name} | own | policy_columns(body)
+
+
+def policy_columns(body: PolicyBody) -> dict[str, Any]:
+    """The columns of a policy, in any of its tables."""
+    row = {name: getattr(body, name) for name in PolicyBody.model_fields if name != "ack_timeout"}
+    return row | {"ack_timeout_ms": _milliseconds(body.ack_timeout)}
+
+
+def policy_fields(row: RowMapping) -> dict[str, Any]:
+    """The policy in a row of any of its tables."""
+    fields = {name: row[name] for name in PolicyBody.model_fields if name != "ack_timeout"}
+    return fields | {"ack_timeout": _seconds(row["ack_timeout_ms"])}
+
+
+def driver_entry(row: RowMapping) -> DriverEntry:
+    """A row of table driver."""
+    own = {name: row[name] for name in ("name", "title", "enabled", "lane_by", "waiting_limit")}
+    return DriverEntry(**own, **policy_fields(row))
+
+
+def lane_row(tenant_id: int, lane: LaneEntry) -> dict[str, Any]:
+    """For the policy of a lane."""
+    return {"tenant_id": tenant_id, "lane_key": lane.lane_key} | policy_columns(lane)
+
+
+def lane_entry(row: RowMapping) -> LaneEntry:
+    """A row of table lane."""
+    return LaneEntry(lane_key=row["lane_key"], **policy_fields(row))
 
 
 def device_row(tenant_id: int, device_id: int, body: DeviceBody) -> dict[str, Any]:
     """For table device."""
-    row = body.model_dump(exclude={"points", "device_id"})
-    return row | {
-        "tenant_id": tenant_id,
-        "device_id": device_id,
-        "lane_key": body.lane_key or f"device:{device_id}",
-    }
+    row = body.model_dump(exclude={"points", "device_id", "lane_key", "ack_timeout"})
+    keys = {"tenant_id": tenant_id, "device_id": device_id, "own_lane_key": body.lane_key}
+    return row | keys | policy_columns(body)
 
 
 def point_row(tenant_id: int, device_id: int, point_id: int, body: PointBody) -> dict[str, Any]:
@@ -156,10 +223,9 @@ def point_row(tenant_id: int, device_id: int, point_id: int, body: PointBody) ->
 
 def device_entry(row: RowMapping, points: list[PointEntry]) -> DeviceEntry:
     """A row of table device."""
-    fields = {name: row[name] for name in DeviceEntry.model_fields if name != "points"}
-    if fields["lane_key"] == f"device:{row['device_id']}":
-        fields["lane_key"] = None
-    return DeviceEntry(**fields, points=points)
+    own = set(DeviceEntry.model_fields) - set(PolicyBody.model_fields) - {"points", "lane_key"}
+    fields = {name: row[name] for name in own} | policy_fields(row)
+    return DeviceEntry(**fields, lane_key=row["own_lane_key"], points=points)
 
 
 def point_entry(row: RowMapping) -> PointEntry:

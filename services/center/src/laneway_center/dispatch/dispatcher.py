@@ -57,6 +57,7 @@ class Dispatcher:
             window_ms=round(settings.start_window_s * 1000),
             grace_ms=round(settings.grace_s * 1000),
             most=settings.claim_batch,
+            ageing_s=settings.ageing_s,
         )
 
     def stop(self) -> None:

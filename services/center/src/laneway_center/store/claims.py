@@ -27,6 +27,7 @@ class ClaimTerms:
     window_ms: int
     grace_ms: int
     most: int
+    ageing_s: float = 60.0  # seconds of waiting that raise a priority by one
 
 
 async def live_services(engine: AsyncEngine) -> LiveServices:
@@ -86,6 +87,7 @@ async def _claim(
             "by": terms.by,
             "window_ms": terms.window_ms,
             "grace_ms": terms.grace_ms,
+            "ageing_s": terms.ageing_s,
             "sources": sources(Status.DISPATCHING),
         },
     )

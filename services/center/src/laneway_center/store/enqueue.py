@@ -1,7 +1,7 @@
 """Storing accepted commands, and what a submit is checked against."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from laneway_center.store.database import to_json
 from laneway_center.store.statements import SQL
+
+Key = tuple[int, str]
+"""Tenant and command id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,7 @@ class NewCommand:
     device_id: int
     point_id: int
     lane_key: str
+    new_lane: bool  # nobody has used the lane yet
     driver: str
     priority: int
     request_value: str | None
@@ -41,10 +45,15 @@ class NewCommand:
     max_attempts: int
     occurred_at: datetime
     expire_at: datetime
+    merge: str | None  # latest, reject_duplicate
+    depth_limit: int  # of the lane
+    on_full: str  # reject, drop_oldest
+    waiting_limit: int  # of the driver service
 
-
-Key = tuple[int, str]
-"""Tenant and command id."""
+    @property
+    def key(self) -> Key:
+        """Who it is."""
+        return self.tenant_id, self.command_id
 
 
 async def known_bodies(connection: AsyncConnection, keys: Sequence[Key]) -> dict[Key, str]:
@@ -61,22 +70,24 @@ async def scopes(connection: AsyncConnection, places: Sequence[tuple[int, int, i
     return list(found.mappings())
 
 
-async def enqueue(connection: AsyncConnection, commands: Sequence[NewCommand]) -> set[Key]:
-    """Insert the commands; returns those really inserted (the others existed by now)."""
+async def enqueue(
+    connection: AsyncConnection, commands: Sequence[NewCommand], lane_ids: Mapping[tuple[int, str], int]
+) -> set[Key]:
+    """Insert the commands into their locked lanes; returns those really inserted (the others existed by now)."""
     if not commands:
         return set()
-    rows: list[dict[str, Any]] = [{"n": n, **asdict(command)} for n, command in enumerate(commands)]
-    lanes = sorted({(command.tenant_id, command.lane_key) for command in commands})
-    locks = to_json([{"tenant_id": tenant, "lane_key": key} for tenant, key in lanes])
-    await connection.execute(SQL["lock_lanes"], {"rows": locks})
+    rows: list[dict[str, Any]] = [
+        {"n": n, "lane_id": lane_ids[command.tenant_id, command.lane_key], **asdict(command)}
+        for n, command in enumerate(commands)
+    ]
     result = await connection.execute(SQL["enqueue"], {"rows": to_json(rows)})
     inserted = {(row.tenant_id, row.command_id) for row in result}
     missing = Counter(
-        (command.tenant_id, command.lane_key)
+        lane_ids[command.tenant_id, command.lane_key]
         for command in commands
         if (command.tenant_id, command.command_id) not in inserted
     )
     if missing:
-        back = [{"tenant_id": t, "lane_key": key, "n": n} for (t, key), n in sorted(missing.items())]
+        back = [{"lane_id": lane_id, "n": n} for lane_id, n in sorted(missing.items())]
         await connection.execute(SQL["uncount"], {"rows": to_json(back)})
     return inserted

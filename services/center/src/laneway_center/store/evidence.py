@@ -10,7 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.store.database import transact
 from laneway_center.store.locked_rows import Change, LockedRows, Subject
+from laneway_center.store.withdrawals import OVERTAKEN, withdraw
 from laneway_shared.judgement import Evidence, Policy, judge
+from laneway_shared.lifecycle import Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,4 +70,6 @@ def _judge(rows: LockedRows, item: Item, terms: JudgeTerms) -> bool:
     verdict = judge(command.now_is, said, now=rows.now, policy=terms.policy, chance=terms.chance())
     attempt = command.now_is.attempt if said.attempt is None else said.attempt
     rows.record(command, verdict.snapshot, kind=said.kind, note=verdict.note, attempt=attempt, detail=item.detail)
+    if command.now_is.status is Status.RETRY_WAIT and command.row["overtaken"]:
+        withdraw(rows, command, OVERTAKEN, {})
     return True

@@ -144,6 +144,8 @@ class LockedRows:
         lane = self._lanes[command.row["lane_id"]]
         self._changed_lanes.add(command.row["lane_id"])
         lane["depth"] += int(new.waits) - int(old.waits)
+        if new.waits and not old.waits:
+            lane["last_priority"] = max(lane["last_priority"], command.row["priority"])
         if new.status is Status.MANUAL_REVIEW is not old.status and command.row["review_policy"] == "hold":
             command.review_hold = True
             lane["review_holds"] += 1

@@ -33,49 +33,78 @@ LEFT JOIN driver v ON v.name = d.driver
 LEFT JOIN lane l ON l.tenant_id = d.tenant_id AND l.lane_key = d.lane_key
 ORDER BY r.n;
 
+-- name: create_lanes
+-- Lanes nobody has used yet. Sorted by key: concurrent makers wait for each other in one order.
+INSERT INTO lane (tenant_id, lane_key, driver, state, ready_at)
+SELECT r.tenant_id, r.lane_key, min(r.driver), 'idle', clock_timestamp()
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text, driver text)
+GROUP BY r.tenant_id, r.lane_key ORDER BY r.tenant_id, r.lane_key
+ON CONFLICT (tenant_id, lane_key) DO NOTHING;
+
 -- name: lock_lanes
--- The lanes about to be written that exist, in lane_id order: the order of every writer.
-SELECT l.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text)
+-- The lanes about to be written, in lane_id order: the order of every writer.
+SELECT l.lane_id, l.tenant_id, l.lane_key, l.depth
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text)
 JOIN lane l ON l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key
 ORDER BY l.lane_id FOR UPDATE OF l;
 
+-- name: live_intents
+-- Open commands of these intents, oldest first. Their lanes are locked: none comes or goes.
+SELECT c.lane_id, c.device_id, c.intent_key, c.tenant_id, c.command_id::text AS command_id, c.status, c.purpose, c.retry
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(lane_id bigint, device_id bigint, intent_key text)
+JOIN point_command c ON c.lane_id = r.lane_id AND c.device_id = r.device_id AND c.intent_key = r.intent_key
+WHERE c.intent_key IS NOT NULL AND c.finished_at IS NULL
+ORDER BY c.id;
+
+-- name: oldest_safe
+-- The oldest waiting commands of full lanes that may be given up: safe ones that don't hold their lane.
+SELECT r.lane_id, o.tenant_id, o.command_id
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(lane_id bigint, most int)
+JOIN lane l ON l.lane_id = r.lane_id
+CROSS JOIN LATERAL (
+  SELECT c.tenant_id, c.command_id::text AS command_id FROM point_command c
+  WHERE c.lane_id = r.lane_id AND c.status IN ('PENDING', 'RETRY_WAIT') AND c.retry_safety = 'safe'
+    AND c.id IS DISTINCT FROM l.holder_id AND NOT c.command_id = ANY(CAST(:but AS uuid[]))
+  ORDER BY c.seq LIMIT r.most) o;
+
 -- name: enqueue
--- Allocate places in the lanes, wake idle lanes, insert the commands with their first event. A command id that
--- exists already inserts nothing; the caller then takes its place back with uncount.
+-- Allocate places in the (locked) lanes, wake idle lanes, insert the commands with their first event. A command id
+-- that exists already inserts nothing; the caller then takes its place back with uncount.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at),
 input AS MATERIALIZED (
   SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
-    n int, command_id uuid, tenant_id bigint, type text, device_id bigint, point_id bigint, lane_key text,
+    n int, command_id uuid, tenant_id bigint, type text, device_id bigint, point_id bigint, lane_id bigint,
     driver text, priority smallint, request_value text, source text, source_user_id bigint, intent_key text,
-    purpose text, body_hash text, retry_safety text, gate text, retry text, review_policy text, ack_expected boolean, ack_timeout_ms int, call_timeout_ms int, max_attempts int, occurred_at timestamptz,
-    expire_at timestamptz)
+    purpose text, body_hash text, retry_safety text, gate text, retry text, review_policy text, ack_expected boolean,
+    ack_timeout_ms int, call_timeout_ms int, max_attempts int, occurred_at timestamptz, expire_at timestamptz)
 ),
 places AS (
-  INSERT INTO lane AS l (tenant_id, lane_key, driver, state, ready_at, next_seq, depth, last_priority)
-  SELECT i.tenant_id, i.lane_key, min(i.driver), 'ready', min(clock.at), count(*), count(*), max(i.priority)
-  FROM input i, clock GROUP BY i.tenant_id, i.lane_key ORDER BY i.tenant_id, i.lane_key
-  ON CONFLICT (tenant_id, lane_key) DO UPDATE SET
-    next_seq = l.next_seq + excluded.next_seq,
-    depth = l.depth + excluded.depth,
-    last_priority = CASE WHEN l.depth = 0 THEN excluded.last_priority
-                         ELSE GREATEST(l.last_priority, excluded.last_priority) END,
+  UPDATE lane l SET
+    next_seq = l.next_seq + i.n,
+    depth = l.depth + i.n,
+    last_priority = CASE WHEN l.depth = 0 THEN i.last_priority ELSE GREATEST(l.last_priority, i.last_priority) END,
+    driver = CASE WHEN l.state = 'idle' THEN i.driver ELSE l.driver END,
     state = CASE WHEN l.state = 'idle' THEN 'ready' ELSE l.state END,
-    ready_at = CASE WHEN l.state = 'idle' THEN excluded.ready_at
-                    WHEN l.state = 'ready' AND l.holder_id IS NULL THEN LEAST(l.ready_at, excluded.ready_at)
+    ready_at = CASE WHEN l.state = 'idle' THEN clock.at
+                    WHEN l.state = 'ready' AND l.holder_id IS NULL THEN LEAST(l.ready_at, clock.at)
                     ELSE l.ready_at END
-  RETURNING lane_id, tenant_id, lane_key, next_seq
+  FROM clock, (SELECT lane_id, count(*)::int AS n, max(priority) AS last_priority, min(driver) AS driver
+               FROM input GROUP BY lane_id) i
+  WHERE l.lane_id = i.lane_id
+  RETURNING l.lane_id, l.next_seq
 ),
 inserted AS (
   INSERT INTO point_command (
     command_id, tenant_id, type, device_id, point_id, lane_id, driver, priority, seq, request_value, status, source,
-    source_user_id, intent_key, purpose, body_hash, retry_safety, gate, retry, review_policy, ack_expected, ack_timeout_ms, call_timeout_ms,
-    max_attempts, occurred_at, expire_at, due_at, create_time, update_time)
+    source_user_id, intent_key, purpose, body_hash, retry_safety, gate, retry, review_policy, ack_expected,
+    ack_timeout_ms, call_timeout_ms, max_attempts, occurred_at, expire_at, due_at, create_time, update_time)
   SELECT i.command_id, i.tenant_id, i.type, i.device_id, i.point_id, l.lane_id, i.driver, i.priority,
          l.next_seq - count(*) OVER lane + row_number() OVER (PARTITION BY l.lane_id ORDER BY i.n),
          i.request_value, 'PENDING', i.source, i.source_user_id, i.intent_key, i.purpose,
-         decode(i.body_hash, 'hex'), i.retry_safety, i.gate, i.retry, i.review_policy, i.ack_expected, i.ack_timeout_ms, i.call_timeout_ms, i.max_attempts,
-         i.occurred_at, i.expire_at, i.expire_at, clock.at, clock.at
-  FROM input i JOIN places l ON l.tenant_id = i.tenant_id AND l.lane_key = i.lane_key CROSS JOIN clock
+         decode(i.body_hash, 'hex'), i.retry_safety, i.gate, i.retry, i.review_policy, i.ack_expected,
+         i.ack_timeout_ms, i.call_timeout_ms, i.max_attempts, i.occurred_at, i.expire_at, i.expire_at, clock.at,
+         clock.at
+  FROM input i JOIN places l ON l.lane_id = i.lane_id CROSS JOIN clock
   WINDOW lane AS (PARTITION BY l.lane_id)
   ORDER BY i.n
   ON CONFLICT (command_id, tenant_id) DO NOTHING
@@ -87,13 +116,21 @@ noted AS (
 )
 SELECT tenant_id, command_id::text AS command_id, lane_id FROM inserted;
 
+-- name: lock_waiting
+-- One at a time counts what waits, once a bound is near: two would both see the same room.
+SELECT pg_advisory_xact_lock(hashtext('laneway waiting'), 0);
+
+-- name: count_waiting
+-- Commands waiting, per driver service.
+SELECT driver, sum(depth)::bigint AS waiting FROM lane WHERE state <> 'idle' GROUP BY driver;
+
 -- name: uncount
 -- Take back the places of commands that turned out to exist.
 UPDATE lane l SET
   depth = l.depth - r.n,
   state = CASE WHEN l.state = 'ready' AND l.holder_id IS NULL AND l.depth = r.n THEN 'idle' ELSE l.state END
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text, n int)
-WHERE l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key;
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(lane_id bigint, n int)
+WHERE l.lane_id = r.lane_id;
 
 -- name: live_services
 -- Driver services with live instances and their capacity; profiles with a live ack-listener.
@@ -127,11 +164,19 @@ heads AS MATERIALIZED (
   SELECT l.lane_id, l.lane_key, l.token + 1 AS token, h.id, h.status, h.expire_at,
          d.device_sn, d.profile, d.address, p.name AS point, p.value_type, p.min, p.max, p.step, p.enum
   FROM lane l CROSS JOIN clock CROSS JOIN LATERAL (
-    SELECT c.id, c.status, c.expire_at, c.tenant_id, c.device_id, c.point_id, c.ack_expected FROM point_command c
-    WHERE c.lane_id = l.lane_id AND c.status IN ('PENDING', 'RETRY_WAIT') AND c.expire_at > clock.at
-      AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at)
-      AND (l.holder_id IS NULL OR c.id = l.holder_id)
-    ORDER BY c.priority, c.seq LIMIT 1
+    (SELECT c.id, c.status, c.expire_at, c.tenant_id, c.device_id, c.point_id, c.ack_expected
+     FROM point_command c
+     WHERE c.id = l.holder_id AND c.status IN ('PENDING', 'RETRY_WAIT') AND c.expire_at > clock.at
+       AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at))
+    UNION ALL
+    (SELECT f.id, f.status, f.expire_at, f.tenant_id, f.device_id, f.point_id, f.ack_expected
+     FROM generate_series(0, l.last_priority) AS level CROSS JOIN LATERAL (
+       SELECT c.* FROM point_command c
+       WHERE c.lane_id = l.lane_id AND c.priority = level AND c.status IN ('PENDING', 'RETRY_WAIT')
+         AND c.expire_at > clock.at AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at)
+       ORDER BY c.seq LIMIT 1) f
+     WHERE l.holder_id IS NULL
+     ORDER BY GREATEST(0, f.priority - floor(EXTRACT(epoch FROM clock.at - f.update_time) / :ageing_s)), f.seq LIMIT 1)
   ) h
   JOIN device d ON d.tenant_id = h.tenant_id AND d.device_id = h.device_id AND d.enabled AND d.driver = :driver
   JOIN point p ON p.tenant_id = h.tenant_id AND p.device_id = h.device_id AND p.point_id = h.point_id AND p.enabled
@@ -193,26 +238,6 @@ FROM (
 ) w
 WHERE l.lane_id = w.lane_id;
 
--- name: move_lanes
--- Devices moved to another driver: so do their lanes. Lanes are locked in order first.
-WITH locked AS MATERIALIZED (
-  SELECT l.lane_id, r.driver
-  FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text, driver text)
-  JOIN lane l ON l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key
-  ORDER BY l.lane_id FOR UPDATE OF l
-)
-UPDATE lane l SET driver = k.driver
-FROM locked k WHERE l.lane_id = k.lane_id;
-
--- name: lanes_left_in_use
--- Devices among these that would leave a lane in which they have open commands.
-SELECT d.device_id, d.lane_key
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, device_id bigint, lane_key text)
-JOIN device d ON d.tenant_id = r.tenant_id AND d.device_id = r.device_id AND d.lane_key <> r.lane_key
-WHERE EXISTS (SELECT FROM lane l JOIN point_command c ON c.lane_id = l.lane_id
-              WHERE l.tenant_id = d.tenant_id AND l.lane_key = d.lane_key AND c.device_id = d.device_id
-                AND c.finished_at IS NULL);
-
 -- name: confirm_sent
 -- The broker confirmed these attempts. Guarded: a fast result often comes first.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at),
@@ -234,7 +259,8 @@ SELECT id, at, 'DISPATCHING', 'SENT', attempt, 'CONFIRMED', 'the broker has it' 
 -- name: lanes_of_evidence
 -- Lock the lanes that evidence is about, in lane_id order: by command (a device's answer names no tenant), or by a
 -- device that echoes no command id.
-SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_holds, l.lane_key
+SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_holds,
+       l.last_priority, l.lane_key
 FROM lane l WHERE l.lane_id IN (
   SELECT c.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
   JOIN point_command c ON c.command_id = r.command_id AND (r.tenant_id IS NULL OR c.tenant_id = r.tenant_id)
@@ -251,7 +277,10 @@ SELECT clock_timestamp() AS now, c.id, c.tenant_id, c.command_id::text AS comman
        c.attempts_spent, c.max_attempts, c.retry_safety, c.gate, c.retry, c.ack_expected, c.ack_timeout_ms, c.seq,
        c.expire_at, c.start_by, c.quiet_at, c.started, c.unknown, c.letter, c.called, c.may_have_run, c.absent,
        c.ack_due_at, c.due_at, c.next_visible_at, c.response_value, c.error_code, c.error_message, c.create_time,
-       c.claimed_at, c.intent_key, c.review_hold, c.review_policy,
+       c.claimed_at, c.intent_key, c.review_hold, c.review_policy, c.priority,
+       c.retry = 'relaxed' AND c.intent_key IS NOT NULL AND EXISTS (
+         SELECT FROM point_command n WHERE n.lane_id = c.lane_id AND n.device_id = c.device_id
+           AND n.intent_key = c.intent_key AND n.finished_at IS NULL AND n.id > c.id) AS overtaken,
        (SELECT d.device_sn FROM device d WHERE d.tenant_id = c.tenant_id AND d.device_id = c.device_id) AS device_sn
 FROM point_command c WHERE c.id IN (
   SELECT x.id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
@@ -291,9 +320,10 @@ ORDER BY r.n;
 -- name: write_lanes
 -- Lanes freed, kept for a retry, or with one waiting command more or less.
 UPDATE lane l SET state = r.state, ready_at = r.ready_at, depth = r.depth, holder_id = r.holder_id,
-  next_seq = r.next_seq, review_holds = r.review_holds
+  next_seq = r.next_seq, review_holds = r.review_holds, last_priority = r.last_priority
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
-  lane_id bigint, state text, ready_at timestamptz, depth int, holder_id bigint, next_seq bigint, review_holds int)
+  lane_id bigint, state text, ready_at timestamptz, depth int, holder_id bigint, next_seq bigint, review_holds int,
+  last_priority smallint)
 WHERE l.lane_id = r.lane_id;
 
 -- name: take_due

@@ -19,6 +19,12 @@ class LaneInUseError(LanewayError):
     code = "LANE_IN_USE"
 
 
+class LaneUnnamedError(LanewayError):
+    """A device's registration names no lane, or a lane's policy names one without devices."""
+
+    code = "LANE_UNNAMED"
+
+
 ROWS_AT_ONCE = 500
 """Rows sent together; between two portions others get their turn."""
 
@@ -27,7 +33,7 @@ async def put_rows(connection: AsyncConnection, table: Table, rows: Sequence[dic
     """Insert rows or replace those with the same key."""
     keys = [column.name for column in table.primary_key.columns]
     statement = insert(table)
-    changed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
+    changed = {name: statement.excluded[name] for name in rows[0] if name not in {*keys, "lane_key"}}
     statement = statement.on_conflict_do_update(
         index_elements=keys, set_={**changed, "update_time": func.clock_timestamp()}
     )
@@ -41,45 +47,75 @@ async def put_registry(
     drivers: Sequence[dict[str, Any]] = (),
     devices: Sequence[dict[str, Any]] = (),
     points: Sequence[dict[str, Any]] = (),
+    lanes: Sequence[dict[str, Any]] = (),
 ) -> None:
     """Store a whole registry document in one transaction: all of it or nothing.
 
     Raises:
+        LaneInUseError: a device would leave a lane in which it has open commands.
+        LaneUnnamedError: it can't be said in which lane a device is, or which device is in a lane.
         DatabaseAwayError: PostgreSQL can't be reached.
         DBAPIError: a reference to a driver or device that doesn't exist, or a serial number used twice.
     """
+    # a new device starts in a lane of its own; _place puts it where it belongs
+    placed = [{**row, "lane_key": f"device:{row['device_id']}"} for row in devices]
 
     async def work() -> None:
         async with engine.begin() as connection:
-            if devices:
-                await _check_lanes(connection, devices)
-            for table, rows in ((driver, drivers), (device, devices), (point, points)):
+            for table, rows in ((driver, drivers), (device, placed), (point, points)):
                 if rows:
                     await put_rows(connection, table, rows)
-            if devices:
-                await connection.execute(SQL["move_lanes"], {"rows": _lanes(devices)})
+            if drivers or devices:
+                await _place(connection, drivers, devices)
+            if lanes:
+                await _put_lane_policies(connection, lanes)
 
     await transact(work)
 
 
-async def _check_lanes(connection: AsyncConnection, devices: Sequence[dict[str, Any]]) -> None:
-    keys = [{name: device[name] for name in ("tenant_id", "device_id", "lane_key")} for device in devices]
-    left = (await connection.execute(SQL["lanes_left_in_use"], {"rows": to_json(keys)})).first()
-    if left is not None:
-        raise LaneInUseError(f"device {left.device_id} has open commands in lane {left.lane_key}; let them end first")
+async def _place(
+    connection: AsyncConnection, drivers: Sequence[dict[str, Any]], devices: Sequence[dict[str, Any]]
+) -> None:
+    keys = [{name: row[name] for name in ("tenant_id", "device_id")} for row in devices]
+    names = [row["name"] for row in drivers]
+    found = await connection.execute(SQL["misplaced_devices"], {"rows": to_json(keys), "drivers": names})
+    misplaced = list(found.mappings())
+    for row in misplaced:
+        if row["lane_key"] is None:
+            missing = {"group": "laneGroup", "topic": "a topic in its address"}.get(row["lane_by"], "laneKey")
+            raise LaneUnnamedError(f"device {row['device_id']} is in lanes by {row['lane_by']} but has no {missing}")
+        if row["in_use"]:
+            raise LaneInUseError(
+                f"device {row['device_id']} has open commands in lane {row['was']}; let them end first"
+            )
+    if misplaced:
+        moved = [{name: row[name] for name in ("tenant_id", "device_id", "lane_key")} for row in misplaced]
+        await connection.execute(SQL["place_devices"], {"rows": to_json(moved)})
+        keys += moved
+    if keys:
+        await connection.execute(SQL["move_lanes"], {"rows": to_json(keys)})
 
 
-def _lanes(devices: Sequence[dict[str, Any]]) -> str:
-    """One row per lane: its driver is the last named one's; the dispatcher follows the head's from then on."""
-    by_lane = {
-        (device["tenant_id"], device["lane_key"]): {
-            "tenant_id": device["tenant_id"],
-            "lane_key": device["lane_key"],
-            "driver": device["driver"],
-        }
-        for device in devices
-    }
-    return to_json(list(by_lane.values()))
+async def _put_lane_policies(connection: AsyncConnection, lanes: Sequence[dict[str, Any]]) -> None:
+    put = await connection.execute(SQL["put_lane_policies"], {"rows": to_json(lanes)})
+    known = {(row.tenant_id, row.lane_key) for row in put}
+    unknown = [lane["lane_key"] for lane in lanes if (lane["tenant_id"], lane["lane_key"]) not in known]
+    if unknown:
+        raise LaneUnnamedError(f"no device is in lane {unknown[0]}")
+
+
+async def lane_policies(engine: AsyncEngine, tenant_id: int) -> list[RowMapping]:
+    """The policies of a tenant's lanes that have one.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+
+    async def work() -> list[RowMapping]:
+        async with engine.connect() as connection:
+            return list((await connection.execute(SQL["lane_policies"], {"tenant_id": tenant_id})).mappings())
+
+    return await transact(work)
 
 
 async def read_registry(
