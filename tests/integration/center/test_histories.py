@@ -23,9 +23,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.intake import Submission
 from laneway_center.store import migrate
+from laneway_center.store.actions import Operator
 from laneway_center.store.database import open_engine
 from laneway_center.store.locked_rows import Subject
-from laneway_center.store.operators import Operator, resolve, send_again
+from laneway_center.store.operators import resolve, send_again
 from laneway_shared.judgement import Evidence
 from laneway_shared.lifecycle import (
     LETTER_DELIVERY_LIMIT,

@@ -11,12 +11,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.intake import Accepted
+from laneway_center.store.actions import Operator
 from laneway_center.store.claims import ClaimTerms, claim, confirm_sent
 from laneway_center.store.due import take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.instances import mark_listening, sweep_silent
 from laneway_center.store.locked_rows import Subject
-from laneway_center.store.operators import Operator, resolve, send_again
+from laneway_center.store.operators import resolve, send_again
 from laneway_center.store.registry import LaneInUseError
 from laneway_shared.judgement import Evidence, Policy
 from laneway_shared.lifecycle import ResultKind, Status

@@ -19,11 +19,12 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.store import migrate
+from laneway_center.store.actions import Operator
 from laneway_center.store.claims import ClaimTerms, claim, confirm_sent
 from laneway_center.store.database import open_engine
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.locked_rows import Subject
-from laneway_center.store.operators import Operator, resolve, send_again
+from laneway_center.store.operators import resolve, send_again
 from laneway_center.verify.findings import Terms
 from laneway_center.verify.journals import from_file
 from laneway_center.verify.rules import check

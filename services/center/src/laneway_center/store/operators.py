@@ -1,24 +1,17 @@
 """What an operator does to a command: replay, requeue, resolve. Each is a line in its timeline, with who and why."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from laneway_center.store.actions import Operator
 from laneway_center.store.database import transact
 from laneway_center.store.locked_rows import Change, LockedCommand, LockedRows, Subject
 from laneway_shared.judgement import Snapshot
 from laneway_shared.lifecycle import OPERATOR_TRANSITIONS, Status
 from laneway_shared.problems import ProblemError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Operator:
-    """Who acts, and why."""
-
-    name: str
-    why: str
 
 
 async def send_again(
