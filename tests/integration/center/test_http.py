@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.app import Center, build_app
 from laneway_center.settings import CenterSettings
+from support.doors import open_doors
 from support.stored import LEVEL, SERIAL, beat, books_balance, register, rows, run
 
 DEVICE = 77
@@ -21,15 +22,8 @@ DEVICE = 77
 @pytest.fixture(scope="module")
 async def http(engine: AsyncEngine, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
     await register(engine, [DEVICE, 78, 79], driver="web")
-    center = Center(CenterSettings(database_url=database_url, roles="api"))
-    transport = httpx.ASGITransport(build_app(center), raise_app_exceptions=False)
-    workers = [asyncio.ensure_future(center.intake.run()) for _ in range(2)]
-    async with httpx.AsyncClient(transport=transport, base_url="http://center") as client:
+    async with open_doors(database_url) as client:
         yield client
-    for worker in workers:
-        worker.cancel()
-    await asyncio.gather(*workers, return_exceptions=True)
-    await center.engine.dispose()
 
 
 def write(value: Any = 5, **fields: Any) -> dict[str, Any]:

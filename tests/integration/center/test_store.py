@@ -3,7 +3,6 @@
 import asyncio
 import random
 from datetime import timedelta
-from itertools import count
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.intake import Accepted
 from laneway_center.store.actions import Operator
-from laneway_center.store.claims import ClaimTerms, claim, confirm_sent
+from laneway_center.store.claims import ClaimTerms, confirm_sent
 from laneway_center.store.due import take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.instances import mark_listening, sweep_silent
@@ -22,40 +21,11 @@ from laneway_center.store.registry import LaneInUseError
 from laneway_shared.judgement import Evidence, Policy
 from laneway_shared.lifecycle import ResultKind, Status
 from laneway_shared.problems import ProblemError
+from support.lanes import AT_ONCE, about, claims, lane_of, status_of, tell
 from support.stored import LEVEL, UNLOCK, beat, books_balance, ids, register, rows, run, store, submission
 
 K = ResultKind
 TERMS = ClaimTerms(by="test", window_ms=10_000, grace_ms=5_000, most=100)
-AT_ONCE = JudgeTerms(grace=timedelta(seconds=5), policy=Policy(base=timedelta()), chance=lambda: 0.0)
-_drivers = count(1)
-
-
-def about(command_id: str, evidence: Evidence) -> Item:
-    return Item(subject=Subject(tenant_id=1, command_id=command_id), evidence=evidence)
-
-
-async def lane_of(engine: AsyncEngine, n: int = 1, **device: Any) -> tuple[str, list[int]]:
-    """A driver of its own with n devices, so that tests don't claim each other's commands."""
-    number = next(_drivers)
-    driver, devices = f"d{number}", [number * 1000 + k for k in range(n)]
-    await register(engine, devices, driver=driver, **device)
-    return driver, devices
-
-
-async def claims(engine: AsyncEngine, driver: str, room: int = 1000, **terms: Any) -> list[Any]:
-    usual: dict[str, Any] = {"by": "t", "window_ms": 10_000, "grace_ms": 5_000, "most": 100}
-    given = ClaimTerms(**(usual | terms))
-    return await claim(engine, driver, room=room, profiles=[], terms=given)
-
-
-async def tell(engine: AsyncEngine, command_id: str, kind: ResultKind, attempt: int | None = 1, **said: Any) -> None:
-    evidence = Evidence(kind=kind, attempt=attempt, **said)
-    applied = await apply(engine, [about(command_id, evidence)], AT_ONCE)
-    assert applied.orphans == ()
-
-
-async def status_of(engine: AsyncEngine, command_id: str) -> str:
-    return str((await rows(engine, "SELECT status FROM point_command WHERE command_id = :c", c=command_id))[0][0])
 
 
 async def test_a_lane_sends_one_at_a_time_in_the_order_of_submits(engine: AsyncEngine) -> None:

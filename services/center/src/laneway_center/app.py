@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from laneway_center import __version__, metrics
-from laneway_center.api import commands, health, registry
+from laneway_center.api import commands, health, lanes, registry
 from laneway_center.api.doors import Behind
 from laneway_center.api.limits import BodyLimit
 from laneway_center.dispatch.dispatcher import Dispatcher
@@ -237,7 +237,9 @@ def build_app(center: Center) -> FastAPI:
             HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.SERVICE_UNAVAILABLE
         ),
     )
-    app.state.behind = Behind(engine=center.engine, intake=center.intake)
+    app.state.behind = Behind(
+        engine=center.engine, intake=center.intake, settings=center.settings, wakeups=center.wakeups
+    )
     app.state.readiness = center.readiness
     problems.install(app)
     app.add_exception_handler(DatabaseAwayError, _database_away)
@@ -247,6 +249,7 @@ def build_app(center: Center) -> FastAPI:
     app.include_router(health.router)
     if "api" in center.settings.role_set:
         app.include_router(commands.router)
+        app.include_router(lanes.router)
         app.include_router(registry.router)
     return app
 

@@ -122,7 +122,16 @@ class SubmitBody(Body):
     )
     expire_at: Instant | None = Field(None, description="The same as an instant.")
     priority: int | None = Field(None, strict=True, ge=0, le=9, description="Smaller goes first in its lane.")
-    intent_key: Annotated[Text, Field(min_length=1, max_length=128)] | None = None
+    intent_key: Annotated[Text, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="What the command is about, for its device: commands of one intent can replace each other."
+    )
+    merge: Literal["latest", "reject_duplicate"] | None = Field(
+        None,
+        description="With intentKey: replace those of the intent that still wait, or answer with the live one.",
+    )
+    purpose: Literal["grant", "revoke"] | None = Field(
+        None, description="A revoke goes first and supersedes waiting grants of its intentKey; else the point's."
+    )
     gate: Literal["ack", "transport"] | None = None
     retry_safety: Literal["safe", "unsafe"] | None = None
     max_attempts: int | None = Field(None, strict=True, ge=1, le=100)
@@ -155,6 +164,12 @@ class SubmitBody(Body):
             raise ValueError("give expireIn or expireAt, not both")
         return self
 
+    @model_validator(mode="after")
+    def _merge_needs_intent(self) -> "SubmitBody":
+        if self.merge is not None and self.intent_key is None:
+            raise ValueError("merge needs an intentKey")
+        return self
+
     def submission(self, tenant_id: int) -> Submission:
         """The command as the intake takes it."""
         fields = self.model_dump(exclude={"command_id"}, exclude_none=True)
@@ -171,6 +186,8 @@ class SubmitBody(Body):
             expire_at=self.expire_at,
             priority=self.priority,
             intent_key=self.intent_key,
+            merge=self.merge,
+            purpose=self.purpose,
             gate=self.gate,
             retry_safety=self.retry_safety,
             max_attempts=self.max_attempts,
@@ -217,10 +234,13 @@ class CommandView(Body):
     priority: int
     driver: str
     gate: str
+    retry: str
     retry_safety: str
+    review_policy: str
     source: str
     source_user_id: int | None
     intent_key: str | None
+    purpose: str | None
     occurred_at: datetime
     accepted_at: datetime
     sent_at: datetime | None
@@ -251,6 +271,12 @@ _SAME_NAME = tuple(
     for name in CommandView.model_fields
     if name not in {"command_id", "status", "final", "value", "accepted_at", "next_try_at", "answer_due_at"}
 )
+
+
+class CancelBody(Body):
+    """Why a command is withdrawn."""
+
+    reason: Annotated[Text, Field(max_length=500)] | None = None
 
 
 class BatchItem(Body):

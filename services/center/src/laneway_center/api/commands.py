@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from pydantic import ValidationError
 
 from laneway_center import metrics
@@ -11,6 +11,7 @@ from laneway_center.api.bodies import (
     BatchBody,
     BatchItem,
     BatchView,
+    CancelBody,
     CommandList,
     CommandView,
     Instant,
@@ -22,6 +23,9 @@ from laneway_center.api.bodies import (
 from laneway_center.api.doors import Doors, Tenant, json_body, within
 from laneway_center.intake import Answer, Submission
 from laneway_center.store.commands import Filter, get_command, list_commands, show_events
+from laneway_center.store.locked_rows import Subject
+from laneway_center.store.withdrawals import cancel
+from laneway_center.traces import note_changes
 from laneway_shared.lifecycle import Status
 from laneway_shared.messages import is_command_id
 from laneway_shared.problems import ProblemError, responses
@@ -34,6 +38,7 @@ _REFUSALS = responses(
     HTTPStatus.CONFLICT,
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     HTTPStatus.UNPROCESSABLE_ENTITY,
+    HTTPStatus.TOO_MANY_REQUESTS,
     HTTPStatus.SERVICE_UNAVAILABLE,
 )
 CommandIdPath = Annotated[str, Path(description="The command's id.", examples=["0190c3e2-7b1c-7000-8000-3f2a9d5c1e77"])]
@@ -102,6 +107,26 @@ async def show(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> Co
     if row is None:
         raise _unknown(command_id)
     return command_view(row)
+
+
+@router.post("/{command_id}/cancel", responses=responses(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT))
+async def cancel_command(
+    command_id: CommandIdPath,
+    doors: Doors,
+    tenant_id: Tenant,
+    x_operator: Annotated[str | None, Header(max_length=64, description="Who acts, if an operator does.")] = None,
+    body: CancelBody | None = None,
+) -> CommandView:
+    """Withdraw a command that has not been sent, or waits for its next attempt. Too late: 409 says why."""
+    if not is_command_id(command_id):
+        raise _unknown(command_id)
+    subject = Subject(tenant_id=tenant_id, command_id=command_id.lower())
+    work = cancel(doors.engine, subject, grace=doors.grace, by=x_operator, why=body.reason if body else None)
+    change = await within(work)
+    if change is not None:
+        note_changes([change])
+        doors.wakeups.lanes_ready()
+    return await show(command_id, doors, tenant_id)
 
 
 @router.get("/{command_id}/events", responses=responses(HTTPStatus.NOT_FOUND))

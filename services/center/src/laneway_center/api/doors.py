@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Annotated, TypeVar
 
@@ -10,7 +11,9 @@ from fastapi import Depends, Header, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.intake import Intake
+from laneway_center.settings import CenterSettings
 from laneway_center.store.database import DatabaseAwayError
+from laneway_center.wakeups import Wakeups
 from laneway_shared.problems import ProblemError
 
 AnswerT = TypeVar("AnswerT")
@@ -24,6 +27,13 @@ class Behind:
 
     engine: AsyncEngine
     intake: Intake
+    settings: CenterSettings
+    wakeups: Wakeups
+
+    @property
+    def grace(self) -> timedelta:
+        """How long after its last possible effect absence is judged."""
+        return timedelta(seconds=self.settings.grace_s)
 
 
 async def within(work: Awaitable[AnswerT], patience_s: float = PATIENCE_S) -> AnswerT:
@@ -52,6 +62,22 @@ def tenant(
     return x_tenant_id
 
 
+def operator_name(
+    x_operator: Annotated[str | None, Header(max_length=64, description="Who acts; written down.")] = None,
+) -> str:
+    """Who acts, for what only operators do.
+
+    Raises:
+        ProblemError: nobody is named.
+    """
+    name = (x_operator or "").strip()
+    if not name or not name.isprintable():
+        raise ProblemError(
+            HTTPStatus.UNPROCESSABLE_ENTITY, "OPERATOR_MISSING", "say who acts, in the header X-Operator"
+        )
+    return name
+
+
 def json_body(request: Request) -> None:
     """Refuse bodies that don't say they are JSON."""
     _content_type(request, "application/json")
@@ -74,3 +100,4 @@ def _content_type(request: Request, *allowed: str) -> None:
 
 Doors = Annotated[Behind, Depends(behind)]
 Tenant = Annotated[int, Depends(tenant)]
+OperatorName = Annotated[str, Depends(operator_name)]

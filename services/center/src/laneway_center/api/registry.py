@@ -61,8 +61,10 @@ IdPath = Annotated[int, Path(ge=1, le=2**63 - 1)]
 async def _put(engine: AsyncEngine, **rows: Any) -> None:
     try:
         await within(put_registry(engine, **rows), LONG_PATIENCE_S)
-    except (LaneInUseError, LaneUnnamedError) as error:
-        raise ProblemError(HTTPStatus.CONFLICT, error.code, f"nothing was stored: {error.message}") from None
+    except LaneInUseError as error:
+        raise ProblemError(HTTPStatus.CONFLICT, LaneInUseError.code, f"nothing was stored: {error.message}") from None
+    except LaneUnnamedError as error:
+        raise ProblemError(HTTPStatus.CONFLICT, LaneUnnamedError.code, f"nothing was stored: {error.message}") from None
     except IntegrityError as error:
         fault = str(getattr(error.orig, "__cause__", None) or error.orig).partition("\n")
         detail = str(getattr(getattr(error.orig, "__cause__", None), "detail", "") or fault[0])

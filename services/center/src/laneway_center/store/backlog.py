@@ -1,7 +1,7 @@
 """How many commands wait for a driver service, and in all: the bounds that no single lane knows.
 
 A sum over all lanes is too dear for every submit. So it is sampled, and counted exactly, one submit at a time, once
-a bound is near. What several centers accept within one sample's life is the error; it is far below NEAR's margin.
+a bound is near: near enough to leave room for all that several centers may accept meanwhile.
 """
 
 import time
@@ -16,7 +16,7 @@ from laneway_center.store.statements import SQL
 from laneway_shared.problems import ProblemError
 
 SAMPLE_S = 1.0
-NEAR = 0.8  # of a bound
+NEAR_SHARE, NEAR_LEAST = 0.2, 5000  # of a bound, and commands: closer than the larger of them, it is counted
 RETRY_AFTER_S = 5
 ALL = ""  # no driver service is called so
 
@@ -35,7 +35,7 @@ class Backlog:
             await self._count(connection)
         coming = Counter(command.driver for command in commands) + Counter({ALL: len(commands)})
         limits = {command.driver: command.waiting_limit for command in commands} | {ALL: self._limit}
-        if all(self._waiting[name] + coming[name] < NEAR * limit for name, limit in limits.items()):
+        if all(self._waiting[name] + coming[name] < limit - _margin(limit) for name, limit in limits.items()):
             self._waiting += coming
             return {}
         await connection.execute(SQL["lock_waiting"])  # until the end of the transaction
@@ -54,6 +54,10 @@ class Backlog:
         found = await connection.execute(SQL["count_waiting"])
         self._waiting = Counter({row.driver: row.waiting for row in found})
         self._waiting[ALL] = self._waiting.total()
+
+
+def _margin(limit: int) -> float:
+    return max(NEAR_SHARE * limit, NEAR_LEAST)
 
 
 def backlog_full(driver: str, limit: int) -> ProblemError:

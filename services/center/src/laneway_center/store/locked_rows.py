@@ -140,6 +140,17 @@ class LockedRows:
         lane["next_seq"] += 1
         command.seq = lane["next_seq"]
 
+    def lift_review_hold(self, command: LockedCommand) -> None:
+        """Its review closes the lane no longer."""
+        command.review_hold, command.touched = False, True
+        self._lanes[command.row["lane_id"]]["review_holds"] -= 1
+        self._changed_lanes.add(command.row["lane_id"])
+
+    async def put_last(self, command: LockedCommand, priority: int) -> None:
+        """Behind all others of its lane, whatever its priority was; after `write`."""
+        given = {"id": command.row["id"], "priority": max(priority, command.row["priority"])}
+        await self._connection.execute(SQL["move_to_tail"], given)
+
     def _keep_books(self, command: LockedCommand, old: Snapshot, new: Snapshot) -> None:
         lane = self._lanes[command.row["lane_id"]]
         self._changed_lanes.add(command.row["lane_id"])

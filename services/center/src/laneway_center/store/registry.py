@@ -93,6 +93,7 @@ async def _place(
         await connection.execute(SQL["place_devices"], {"rows": to_json(moved)})
         keys += moved
     if keys:
+        await connection.execute(SQL["make_lanes"], {"rows": to_json(keys)})
         await connection.execute(SQL["move_lanes"], {"rows": to_json(keys)})
 
 

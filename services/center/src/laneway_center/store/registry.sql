@@ -25,6 +25,15 @@ UPDATE device d SET lane_key = r.lane_key
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, device_id bigint, lane_key text)
 WHERE d.tenant_id = r.tenant_id AND d.device_id = r.device_id;
 
+-- name: make_lanes
+-- The lanes of devices, so that they can be looked at and held before anything is sent in them.
+INSERT INTO lane (tenant_id, lane_key, driver, state, ready_at)
+SELECT d.tenant_id, d.lane_key, min(d.driver), 'idle', clock_timestamp()
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, device_id bigint)
+JOIN device d ON d.tenant_id = r.tenant_id AND d.device_id = r.device_id
+GROUP BY d.tenant_id, d.lane_key ORDER BY d.tenant_id, d.lane_key
+ON CONFLICT (tenant_id, lane_key) DO NOTHING;
+
 -- name: move_lanes
 -- Devices may have moved to another driver: so do their lanes (the dispatcher follows the head's from then on). Lanes
 -- are locked in order first.
