@@ -71,14 +71,23 @@ class LockedRows:
         self.now = datetime.min.replace(tzinfo=UTC)  # the database's clock, once something is locked
 
     async def lock(self, subjects: Sequence[Subject]) -> None:
-        """Lock the lanes and commands these are about. In two statements: the second sees what the wait let by."""
-        keys = sorted({(s.tenant_id, s.command_id, None if s.command_id else s.device_sn) for s in subjects}, key=str)
-        rows = to_json([{"tenant_id": t, "command_id": c, "device_sn": s} for t, c, s in keys])
-        lanes = await self._connection.execute(SQL["lanes_of_evidence"], {"rows": rows})
+        """Lock the lanes and commands these are about. In statements of their own: each sees what the wait let by."""
+        named = {(s.tenant_id, s.command_id) for s in subjects if s.command_id is not None}
+        unnamed = {(s.tenant_id, s.device_sn) for s in subjects if s.command_id is None}
+        lane_ids: set[int] = set()
+        command_ids: set[int] = set()
+        if named:
+            rows = to_json([{"tenant_id": tenant, "command_id": command} for tenant, command in named])
+            for row in await self._connection.execute(SQL["subjects_of_evidence"], {"rows": rows}):
+                lane_ids.add(row.lane_id)
+                command_ids.add(row.id)
+        if unnamed:
+            rows = to_json([{"tenant_id": tenant, "device_sn": sn} for tenant, sn in unnamed])
+            lane_ids.update((await self._connection.execute(SQL["lanes_of_devices"], {"rows": rows})).scalars())
+        lanes = await self._connection.execute(SQL["lanes_of_evidence"], {"lanes": sorted(lane_ids)})
         self._lanes = {lane["lane_id"]: dict(lane) for lane in lanes.mappings()}
-        commands = await self._connection.execute(
-            SQL["commands_of_evidence"], {"rows": rows, "lanes": list(self._lanes)}
-        )
+        command_ids |= {lane["holder_id"] for lane in self._lanes.values() if lane["holder_id"] is not None}
+        commands = await self._connection.execute(SQL["commands_of_evidence"], {"commands": sorted(command_ids)})
         for row in commands.mappings():
             snapshot = _snapshot(row, self._grace)
             command = LockedCommand(

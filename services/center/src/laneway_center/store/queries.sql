@@ -170,18 +170,22 @@ heads AS MATERIALIZED (
        AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at))
     UNION ALL
     (SELECT f.id, f.status, f.expire_at, f.tenant_id, f.device_id, f.point_id, f.ack_expected
-     FROM generate_series(0, l.last_priority) AS level CROSS JOIN LATERAL (
-       SELECT c.* FROM point_command c
-       WHERE c.lane_id = l.lane_id AND c.priority = level AND c.status IN ('PENDING', 'RETRY_WAIT')
+     FROM (SELECT level FROM generate_series(0, l.last_priority) AS level LIMIT 10) s CROSS JOIN LATERAL (
+       SELECT c.id, c.status, c.expire_at, c.tenant_id, c.device_id, c.point_id, c.ack_expected, c.priority, c.seq,
+              c.update_time
+       FROM point_command c
+       WHERE c.lane_id = l.lane_id AND c.priority = s.level AND c.status IN ('PENDING', 'RETRY_WAIT')
          AND c.expire_at > clock.at AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at)
        ORDER BY c.seq LIMIT 1) f
      WHERE l.holder_id IS NULL
      ORDER BY GREATEST(0, f.priority - floor(EXTRACT(epoch FROM clock.at - f.update_time) / :ageing_s)), f.seq LIMIT 1)
   ) h
-  JOIN device d ON d.tenant_id = h.tenant_id AND d.device_id = h.device_id AND d.enabled AND d.driver = :driver
-  JOIN point p ON p.tenant_id = h.tenant_id AND p.device_id = h.device_id AND p.point_id = h.point_id AND p.enabled
-  JOIN driver v ON v.name = d.driver AND v.enabled
-  WHERE l.lane_id = ANY(CAST(:lanes AS bigint[]))
+  -- each looked up by its key, whatever the planner believes of tables it has no statistics of yet
+  CROSS JOIN LATERAL (SELECT * FROM device d WHERE d.tenant_id = h.tenant_id AND d.device_id = h.device_id OFFSET 0) d
+  CROSS JOIN LATERAL (SELECT * FROM point p WHERE p.tenant_id = h.tenant_id AND p.device_id = h.device_id
+                        AND p.point_id = h.point_id OFFSET 0) p
+  WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) AND d.enabled AND d.driver = :driver AND p.enabled
+    AND (SELECT v.enabled FROM driver v WHERE v.name = :driver)
     AND (d.profile IS NULL OR NOT h.ack_expected OR d.profile = ANY(CAST(:profiles AS text[])))
 ),
 claimed AS (
@@ -256,19 +260,23 @@ sent AS (
 INSERT INTO point_command_event (command_pk, at, from_status, to_status, attempt, kind, note)
 SELECT id, at, 'DISPATCHING', 'SENT', attempt, 'CONFIRMED', 'the broker has it' FROM sent;
 
+-- name: subjects_of_evidence
+-- Where the commands are that evidence names (a device's answer names no tenant).
+SELECT c.id, c.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
+CROSS JOIN LATERAL (SELECT x.id, x.lane_id FROM point_command x
+  WHERE x.command_id = r.command_id AND (r.tenant_id IS NULL OR x.tenant_id = r.tenant_id) OFFSET 0) c;
+
+-- name: lanes_of_devices
+-- The lanes of devices that answer without naming a command.
+SELECT l.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, device_sn text)
+JOIN device d ON d.device_sn = r.device_sn AND (r.tenant_id IS NULL OR d.tenant_id = r.tenant_id)
+JOIN lane l ON l.tenant_id = d.tenant_id AND l.lane_key = d.lane_key;
+
 -- name: lanes_of_evidence
--- Lock the lanes that evidence is about, in lane_id order: by command (a device's answer names no tenant), or by a
--- device that echoes no command id.
+-- Lock the lanes that evidence is about, in lane_id order.
 SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_holds,
        l.last_priority, l.lane_key
-FROM lane l WHERE l.lane_id IN (
-  SELECT c.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
-  JOIN point_command c ON c.command_id = r.command_id AND (r.tenant_id IS NULL OR c.tenant_id = r.tenant_id)
-  UNION
-  SELECT x.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
-  JOIN device d ON d.device_sn = r.device_sn AND r.command_id IS NULL
-    AND (r.tenant_id IS NULL OR d.tenant_id = r.tenant_id)
-  JOIN lane x ON x.tenant_id = d.tenant_id AND x.lane_key = d.lane_key)
+FROM lane l WHERE l.lane_id = ANY(CAST(:lanes AS bigint[]))
 ORDER BY l.lane_id FOR UPDATE;
 
 -- name: commands_of_evidence
@@ -282,11 +290,7 @@ SELECT clock_timestamp() AS now, c.id, c.tenant_id, c.command_id::text AS comman
          SELECT FROM point_command n WHERE n.lane_id = c.lane_id AND n.device_id = c.device_id
            AND n.intent_key = c.intent_key AND n.finished_at IS NULL AND n.id > c.id) AS overtaken,
        (SELECT d.device_sn FROM device d WHERE d.tenant_id = c.tenant_id AND d.device_id = c.device_id) AS device_sn
-FROM point_command c WHERE c.id IN (
-  SELECT x.id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid, device_sn text)
-  JOIN point_command x ON x.command_id = r.command_id AND (r.tenant_id IS NULL OR x.tenant_id = r.tenant_id)
-  UNION
-  SELECT l.holder_id FROM lane l WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) AND l.holder_id IS NOT NULL)
+FROM point_command c WHERE c.id = ANY(CAST(:commands AS bigint[]))
 ORDER BY c.id FOR UPDATE OF c;
 
 -- name: write_judged

@@ -38,21 +38,15 @@ ON CONFLICT (tenant_id, lane_key) DO NOTHING;
 -- Devices may have moved to another driver: so do their lanes (the dispatcher follows the head's from then on). Lanes
 -- are locked in order first.
 WITH locked AS MATERIALIZED (
-  SELECT l.lane_id, l.tenant_id, l.lane_key
+  SELECT l.lane_id, l.driver, (SELECT d.driver FROM device d WHERE d.tenant_id = l.tenant_id
+                               AND d.lane_key = l.lane_key ORDER BY d.update_time DESC LIMIT 1) AS to_be
   FROM lane l WHERE (l.tenant_id, l.lane_key) IN (
     SELECT d.tenant_id, d.lane_key
     FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, device_id bigint)
     JOIN device d ON d.tenant_id = r.tenant_id AND d.device_id = r.device_id)
   ORDER BY l.lane_id FOR UPDATE OF l
-),
-moved AS (
-  SELECT k.lane_id, max(d.driver) AS driver
-  FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, device_id bigint)
-  JOIN device d ON d.tenant_id = r.tenant_id AND d.device_id = r.device_id
-  JOIN locked k ON k.tenant_id = d.tenant_id AND k.lane_key = d.lane_key
-  GROUP BY k.lane_id
 )
-UPDATE lane l SET driver = m.driver FROM moved m WHERE l.lane_id = m.lane_id AND l.driver <> m.driver;
+UPDATE lane l SET driver = k.to_be FROM locked k WHERE l.lane_id = k.lane_id AND k.driver <> k.to_be;
 
 -- name: put_lane_policies
 -- Policies of lanes; a lane nobody has used yet is made, for the driver of a device in it.

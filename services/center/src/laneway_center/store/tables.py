@@ -140,7 +140,7 @@ device = Table(
     *_policy(),
     UniqueConstraint("device_sn", "driver"),  # topics carry no tenant
     _one_of("lane_by", *LANE_BY),
-    Index("ix_device_lane", "tenant_id", "lane_key"),
+    Index("ix_device_lane", "lane_key", "tenant_id"),  # in this order: else it is taken for the key
 )
 
 point = Table(

@@ -49,7 +49,7 @@ def upgrade() -> None:
     op.add_column("device", sa.Column("lane_group", sa.Text()))
     op.create_check_constraint(op.f("ck_device_lane_by_known"), "device", _one_of("lane_by", LANE_BY))
     op.execute("UPDATE device SET own_lane_key = lane_key WHERE lane_key <> 'device:' || device_id")
-    op.create_index("ix_device_lane", "device", ["tenant_id", "lane_key"])
+    op.create_index("ix_device_lane", "device", ["lane_key", "tenant_id"])
 
     op.add_column("point", sa.Column("purpose", sa.Text()))
     op.create_check_constraint(op.f("ck_point_purpose_known"), "point", _one_of("purpose", ("grant", "revoke")))
