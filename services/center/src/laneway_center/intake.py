@@ -178,7 +178,8 @@ class Intake:
         raced = [c.key for c in entering if c.key not in stored and c.key not in refusals and c.key not in entered.live]
         if raced:  # somebody else stored them in the meantime: theirs counts
             bodies |= await known_bodies(connection, raced)
-        shown = await show_commands(connection, [*bodies, *entered.live.values()])
+        others = {key for key in [*bodies, *entered.live.values()] if key not in entered.inserted}
+        shown = entered.inserted | (await show_commands(connection, list(others)) if others else {})
         answers: list[Answer] = []
         new = set(entered.inserted)
         for submission in submissions:

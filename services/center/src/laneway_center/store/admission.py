@@ -43,7 +43,7 @@ class Admitted:
 class Entered:
     """What became of commands that passed all other checks."""
 
-    inserted: set[Key] = field(default_factory=set)
+    inserted: dict[Key, RowMapping] = field(default_factory=dict)
     refused: dict[Key, ProblemError] = field(default_factory=dict)
     live: dict[Key, Key] = field(default_factory=dict)
     withdrawn: list[Change] = field(default_factory=list)

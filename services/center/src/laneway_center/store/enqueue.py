@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -72,16 +72,16 @@ async def scopes(connection: AsyncConnection, places: Sequence[tuple[int, int, i
 
 async def enqueue(
     connection: AsyncConnection, commands: Sequence[NewCommand], lane_ids: Mapping[tuple[int, str], int]
-) -> set[Key]:
+) -> dict[Key, RowMapping]:
     """Insert the commands into their locked lanes; returns those really inserted (the others existed by now)."""
     if not commands:
-        return set()
+        return {}
     rows: list[dict[str, Any]] = [
-        {"n": n, "lane_id": lane_ids[command.tenant_id, command.lane_key], **asdict(command)}
+        {"n": n, "lane_id": lane_ids[command.tenant_id, command.lane_key]} | vars(command)
         for n, command in enumerate(commands)
     ]
     result = await connection.execute(SQL["enqueue"], {"rows": to_json(rows)})
-    inserted = {(row.tenant_id, row.command_id) for row in result}
+    inserted = {(row["tenant_id"], str(row["command_id"])): row for row in result.mappings()}
     missing = Counter(
         lane_ids[command.tenant_id, command.lane_key]
         for command in commands

@@ -78,9 +78,9 @@ class LockedRows:
         command_ids: set[int] = set()
         if named:
             rows = to_json([{"tenant_id": tenant, "command_id": command} for tenant, command in named])
-            for row in await self._connection.execute(SQL["subjects_of_evidence"], {"rows": rows}):
-                lane_ids.add(row.lane_id)
-                command_ids.add(row.id)
+            for found in await self._connection.execute(SQL["subjects_of_evidence"], {"rows": rows}):
+                lane_ids.add(found.lane_id)
+                command_ids.add(found.id)
         if unnamed:
             rows = to_json([{"tenant_id": tenant, "device_sn": sn} for tenant, sn in unnamed])
             lane_ids.update((await self._connection.execute(SQL["lanes_of_devices"], {"rows": rows})).scalars())

@@ -108,13 +108,13 @@ inserted AS (
   WINDOW lane AS (PARTITION BY l.lane_id)
   ORDER BY i.n
   ON CONFLICT (command_id, tenant_id) DO NOTHING
-  RETURNING id, command_id, tenant_id, lane_id
+  RETURNING *
 ),
 noted AS (
   INSERT INTO point_command_event (command_pk, at, to_status, attempt, kind, note)
   SELECT id, clock.at, 'PENDING', 0, 'STORED', 'waits its turn' FROM inserted, clock
 )
-SELECT tenant_id, command_id::text AS command_id, lane_id FROM inserted;
+SELECT c.*, (SELECT l.lane_key FROM lane l WHERE l.lane_id = c.lane_id) AS lane_key FROM inserted c;
 
 -- name: lock_waiting
 -- One at a time counts what waits, once a bound is near: two would both see the same room.
