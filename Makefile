@@ -14,10 +14,10 @@ SOURCES := shared services infra tests docs
 INSTALL_PACKAGES := infra/local/src/laneway_local/install-packages.sh
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help setup packages up down demo test chaos check fmt docs lock clean
+.PHONY: help setup packages up down demo test chaos bench-quick check fmt docs lock clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 setup: $(STAMP) ## Create the virtual environment with the locked dependencies
 
@@ -51,6 +51,12 @@ CHAOS := $(if $(COMMANDS),--commands $(COMMANDS)) $(if $(LANES),--lanes $(LANES)
 
 chaos: packages ## Load and faults, then the checker; COMMANDS= LANES= UNSAFE= FAULTS= SECONDS= SEED=
 	@PYTHONPATH=tests $(BIN)/python -m chaos.run $(CHAOS)
+
+BENCH := $(if $(COMMANDS),--commands $(COMMANDS)) $(if $(LANES),--lanes $(LANES)) $(if $(SINGLE),--single $(SINGLE)) \
+	$(if $(SAMPLES),--samples $(SAMPLES)) $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) $(if $(REPEAT),--repeat $(REPEAT))
+
+bench-quick: packages ## Measure whole jobs; COMMANDS= LANES= SINGLE= SAMPLES= FULL=1 ONLY=bulk,latency REPEAT=
+	@PYTHONPATH=tests $(BIN)/python -m bench.run $(BENCH)
 
 check: setup ## Format, lint, types and import rules
 	$(BIN)/ruff format --check $(SOURCES)

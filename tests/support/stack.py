@@ -16,11 +16,14 @@ LOCAL = CHECKOUT / ".local"
 
 
 @contextmanager
-def session_stack() -> Iterator[Stack]:
-    """RabbitMQ, PostgreSQL and Mosquitto for this test process; what a killed one left behind is cleaned up first."""
+def session_stack(*, durable: bool = False) -> Iterator[Stack]:
+    """RabbitMQ, PostgreSQL and Mosquitto for this test process; what a killed one left behind is cleaned up first.
+
+    Tests don't need what is `durable` against power loss; who measures does.
+    """
     sweep(LOCAL)
     packages.ensure(os.environ)
-    with running(Stack(LOCAL / "tests" / str(os.getpid()), durable=False)) as stack:
+    with running(Stack(LOCAL / "tests" / str(os.getpid()), durable=durable)) as stack:
         yield stack
 
 

@@ -95,14 +95,14 @@ async def books_balance(engine: AsyncEngine) -> None:
         engine,
         """
         SELECT l.lane_id, l.state, l.depth, l.holder_id, w.waiting, w.holding FROM lane l
-        LEFT JOIN LATERAL (
-          SELECT count(*) FILTER (WHERE c.status IN ('PENDING', 'RETRY_WAIT')) AS waiting,
+        LEFT JOIN (
+          SELECT c.lane_id, count(*) FILTER (WHERE c.status IN ('PENDING', 'RETRY_WAIT')) AS waiting,
                  max(c.id) FILTER (WHERE c.status IN ('DISPATCHING', 'SENT')
                     OR (c.status = 'AWAITING_ACK' AND c.gate = 'ack')
                     OR (c.status = 'RETRY_WAIT' AND c.retry = 'strict')) AS holding
-          FROM point_command c WHERE c.lane_id = l.lane_id) w ON true
-        WHERE l.depth <> w.waiting OR l.holder_id IS DISTINCT FROM w.holding
-           OR (l.state = 'idle') <> (w.waiting = 0 AND w.holding IS NULL)
+          FROM point_command c GROUP BY c.lane_id) w ON w.lane_id = l.lane_id
+        WHERE l.depth <> COALESCE(w.waiting, 0) OR l.holder_id IS DISTINCT FROM w.holding
+           OR (l.state = 'idle') <> (COALESCE(w.waiting, 0) = 0 AND w.holding IS NULL)
            OR (l.state = 'busy' AND w.holding IS NULL)
         """,
     )
