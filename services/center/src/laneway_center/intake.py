@@ -227,7 +227,7 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         unsafe = False  # reading twice does no harm, whatever writing does
     purpose = submission.purpose or scope["purpose"]
     said = {"gate": submission.gate, "max_attempts": submission.max_attempts}
-    terms = resolve(dict(scope), defaults=settings.lane_defaults, command=said, unsafe=unsafe)
+    terms = resolve(scope, defaults=settings.lane_defaults, command=said, unsafe=unsafe)
     return NewCommand(
         command_id=submission.command_id,
         tenant_id=submission.tenant_id,

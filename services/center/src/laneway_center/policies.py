@@ -5,8 +5,7 @@ settings. The store hands in what the four levels in the middle say, as one arra
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 LEVELS = ("point", "lane", "device", "driver")
 """The order of the arrays."""
@@ -14,8 +13,7 @@ LEVELS = ("point", "lane", "device", "driver")
 POLICIES = ("gate", "retry", "review_policy", "max_attempts", "ack_timeout_ms", "depth_limit", "on_full")
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(NamedTuple):
     """A policy's value, and the level that set it: command, one of LEVELS, safety, or center."""
 
     value: Any
@@ -23,7 +21,7 @@ class Resolved:
 
 
 def resolve(
-    said: Mapping[str, Sequence[Any]], *, defaults: Mapping[str, Any], command: Mapping[str, Any], unsafe: bool
+    said: Mapping[Any, Sequence[Any]], *, defaults: Mapping[str, Any], command: Mapping[str, Any], unsafe: bool
 ) -> dict[str, Resolved]:
     """All policies of a command, or (with nothing said by `command`) of a lane.
 
@@ -36,9 +34,18 @@ def resolve(
     """
     found = {}
     for name in POLICIES:
-        pairs = [("command", command.get(name)), *zip(LEVELS, said[name], strict=True)]
-        if name == "gate" and unsafe:
-            pairs[2:] = [("safety", "ack")]
-        level, value = next(((level, value) for level, value in pairs if value is not None), ("center", defaults[name]))
-        found[name] = Resolved(value, level)
+        if (own := command.get(name)) is not None:
+            found[name] = Resolved(own, "command")
+        elif name == "gate" and unsafe:
+            point = said[name][0]
+            found[name] = Resolved("ack", "safety") if point is None else Resolved(point, "point")
+        else:
+            found[name] = _most_specific(said[name]) or Resolved(defaults[name], "center")
     return found
+
+
+def _most_specific(values: Sequence[Any]) -> Resolved | None:
+    for level, value in zip(LEVELS, values, strict=True):
+        if value is not None:
+            return Resolved(value, level)
+    return None

@@ -2,10 +2,13 @@
 
 import hashlib
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
 import orjson
+from fastapi import Response
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -25,6 +28,7 @@ from sqlalchemy import RowMapping
 from laneway_center.intake import Submission, new_command_id
 from laneway_shared.lifecycle import FINAL, Status
 from laneway_shared.messages import FIRST_YEAR, LAST_YEAR, is_command_id
+from laneway_shared.problems import Problem
 
 OBJECT_BYTES = 16_384  # of a device's address: it travels in every message
 
@@ -251,26 +255,28 @@ class CommandView(Body):
     answer_due_at: datetime | None
 
 
-def command_view(row: RowMapping) -> CommandView:
-    """A row of point_command (with its lane_key) as callers see it."""
-    status = Status(row["status"])
-    return CommandView.model_construct(
-        command_id=str(row["command_id"]),
-        status=status,
-        final=status in FINAL,
-        value=row["request_value"],
-        accepted_at=row["create_time"],
-        next_try_at=row["next_visible_at"],
-        answer_due_at=row["ack_due_at"] if status is Status.AWAITING_ACK else None,
-        **{name: row[name] for name in _SAME_NAME},
-    )
+_OTHERWISE = {"value": "request_value", "accepted_at": "create_time", "next_try_at": "next_visible_at"}
+_COMPUTED = {"command_id", "status", "final", "answer_due_at"}
+_COLUMNS = [(to_camel(name), _OTHERWISE.get(name, name)) for name in CommandView.model_fields if name not in _COMPUTED]
 
 
-_SAME_NAME = tuple(
-    name
-    for name in CommandView.model_fields
-    if name not in {"command_id", "status", "final", "value", "accepted_at", "next_try_at", "answer_due_at"}
-)
+def command_json(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A row of point_command (with its lane_key) as callers see it: a CommandView, ready for `json_answer`.
+
+    Every submit and every poll makes one; building the model first would cost more than all the rest.
+    """
+    status = row["status"]
+    view: dict[str, Any] = {"commandId": str(row["command_id"]), "status": status, "final": status in FINAL}
+    for name, column in _COLUMNS:
+        view[name] = row[column]
+    view["answerDueAt"] = row["ack_due_at"] if status == Status.AWAITING_ACK else None
+    return view
+
+
+def json_answer(content: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> Response:
+    """What a door answers, from plain values and instants."""
+    body = orjson.dumps(content, option=orjson.OPT_UTC_Z)
+    return Response(body, status, headers=headers, media_type="application/json")
 
 
 class CancelBody(Body):
@@ -284,7 +290,7 @@ class BatchItem(Body):
 
     http_status: int = Field(examples=[202])
     command: CommandView | None = None
-    problem: dict[str, Any] | None = None
+    problem: Problem | None = None
 
 
 class BatchView(Body):

@@ -1,7 +1,7 @@
 """Submitting and reading commands."""
 
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Response
 from pydantic import ValidationError
@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from laneway_center import metrics
 from laneway_center.api.bodies import (
     BatchBody,
-    BatchItem,
     BatchView,
     CancelBody,
     CommandList,
@@ -17,8 +16,9 @@ from laneway_center.api.bodies import (
     Instant,
     SubmitBody,
     Timeline,
-    command_view,
+    command_json,
     event_view,
+    json_answer,
 )
 from laneway_center.api.doors import Doors, Tenant, json_body, within
 from laneway_center.intake import Answer, Submission
@@ -47,25 +47,25 @@ CommandIdPath = Annotated[str, Path(description="The command's id.", examples=["
 @router.post(
     "",
     status_code=HTTPStatus.ACCEPTED,
+    response_model=CommandView,
     responses={**_REFUSALS, 200: {"model": CommandView, "description": "Known already: as it stands."}},
     dependencies=[Depends(json_body)],
 )
-async def submit(body: SubmitBody, doors: Doors, tenant_id: Tenant, response: Response) -> CommandView:
+async def submit(body: SubmitBody, doors: Doors, tenant_id: Tenant) -> Response:
     """Submit a command. 202: stored, it will be sent in its turn. The same id and body again: 200."""
     answer = (await within(doors.intake.submit([body.submission(tenant_id)])))[0]
     if isinstance(answer, ProblemError):
         metrics.REFUSED.labels(answer.code).inc()
         raise answer
-    view = command_view(answer.command)
-    response.headers["Location"] = f"/commands/{view.command_id}"
-    response.status_code = HTTPStatus.ACCEPTED if answer.created else HTTPStatus.OK
-    return view
+    view = command_json(answer.command)
+    status = HTTPStatus.ACCEPTED if answer.created else HTTPStatus.OK
+    return json_answer(view, status, {"Location": f"/commands/{view['commandId']}"})
 
 
-@router.post("/batch", responses=_REFUSALS, dependencies=[Depends(json_body)])
-async def submit_batch(body: BatchBody, doors: Doors, tenant_id: Tenant) -> BatchView:
+@router.post("/batch", response_model=BatchView, responses=_REFUSALS, dependencies=[Depends(json_body)])
+async def submit_batch(body: BatchBody, doors: Doors, tenant_id: Tenant) -> Response:
     """Submit up to 1,000 commands in one transaction; each has its own outcome."""
-    items: list[BatchItem | None] = []
+    items: list[dict[str, Any] | None] = []
     good: list[Submission] = []
     for given in body.commands:
         try:
@@ -75,21 +75,23 @@ async def submit_batch(body: BatchBody, doors: Doors, tenant_id: Tenant) -> Batc
             items.append(_problem_item(_invalid(error)))
     answers = iter(await within(doors.intake.submit(good))) if good else iter(())
     results = [_outcome(next(answers)) if item is None else item for item in items]
-    statuses = [item.http_status for item in results]
+    statuses = [item["httpStatus"] for item in results]
     accepted, known = statuses.count(HTTPStatus.ACCEPTED), statuses.count(HTTPStatus.OK)
-    return BatchView(accepted=accepted, known=known, refused=len(results) - accepted - known, results=results)
+    refused = len(results) - accepted - known
+    return json_answer({"accepted": accepted, "known": known, "refused": refused, "results": results})
 
 
-def _outcome(answer: Answer) -> BatchItem:
+def _outcome(answer: Answer) -> dict[str, Any]:
     if isinstance(answer, ProblemError):
         return _problem_item(answer)
     status = HTTPStatus.ACCEPTED if answer.created else HTTPStatus.OK
-    return BatchItem(http_status=status, command=command_view(answer.command))
+    return {"httpStatus": status, "command": command_json(answer.command), "problem": None}
 
 
-def _problem_item(error: ProblemError) -> BatchItem:
+def _problem_item(error: ProblemError) -> dict[str, Any]:
     metrics.REFUSED.labels(error.code).inc()
-    return BatchItem(http_status=error.status, problem=error.problem.model_dump(exclude_none=True))
+    problem = error.problem.model_dump(exclude_none=True)
+    return {"httpStatus": error.status, "command": None, "problem": problem}
 
 
 def _invalid(error: ValidationError) -> ProblemError:
@@ -98,25 +100,29 @@ def _invalid(error: ValidationError) -> ProblemError:
     return ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "VALIDATION", detail)
 
 
-@router.get("/{command_id}", responses=responses(HTTPStatus.NOT_FOUND))
-async def show(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> CommandView:
+@router.get("/{command_id}", response_model=CommandView, responses=responses(HTTPStatus.NOT_FOUND))
+async def show(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> Response:
     """A command as it stands."""
     row = None
     if is_command_id(command_id):
         row = await within(get_command(doors.engine, tenant_id, command_id.lower()))
     if row is None:
         raise _unknown(command_id)
-    return command_view(row)
+    return json_answer(command_json(row))
 
 
-@router.post("/{command_id}/cancel", responses=responses(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT))
+@router.post(
+    "/{command_id}/cancel",
+    response_model=CommandView,
+    responses=responses(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT),
+)
 async def cancel_command(
     command_id: CommandIdPath,
     doors: Doors,
     tenant_id: Tenant,
     x_operator: Annotated[str | None, Header(max_length=64, description="Who acts, if an operator does.")] = None,
     body: CancelBody | None = None,
-) -> CommandView:
+) -> Response:
     """Withdraw a command that has not been sent, or waits for its next attempt. Too late: 409 says why."""
     if not is_command_id(command_id):
         raise _unknown(command_id)
@@ -144,7 +150,7 @@ def _unknown(command_id: str) -> ProblemError:
     return ProblemError(HTTPStatus.NOT_FOUND, "COMMAND_UNKNOWN", f"no command {command_id[:64]} is known")
 
 
-@router.get("", responses=responses(HTTPStatus.UNPROCESSABLE_ENTITY))
+@router.get("", response_model=CommandList, responses=responses(HTTPStatus.UNPROCESSABLE_ENTITY))
 async def listing(
     doors: Doors,
     tenant_id: Tenant,
@@ -156,7 +162,7 @@ async def listing(
     until: Annotated[Instant | None, Query(alias="to", description="Accepted before.")] = None,
     cursor: Annotated[str | None, Query(pattern="^[0-9]{1,18}$", description="nextCursor of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
-) -> CommandList:
+) -> Response:
     """Commands that match, newest first."""
     wanted = Filter(
         tenant_id=tenant_id,
@@ -171,5 +177,5 @@ async def listing(
     )
     rows = await within(list_commands(doors.engine, wanted))
     more = len(rows) > limit
-    views = [command_view(row) for row in rows[:limit]]
-    return CommandList(commands=views, next_cursor=str(rows[limit - 1]["id"]) if more else None)
+    cursor_after = str(rows[limit - 1]["id"]) if more else None
+    return json_answer({"commands": [command_json(row) for row in rows[:limit]], "nextCursor": cursor_after})

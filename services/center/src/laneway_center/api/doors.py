@@ -49,20 +49,21 @@ async def within(work: Awaitable[AnswerT], patience_s: float = PATIENCE_S) -> An
         raise DatabaseAwayError from None
 
 
-def behind(request: Request) -> Behind:
+# Doors' dependencies are coroutines: FastAPI would run plain functions in threads, which costs more than they do.
+async def behind(request: Request) -> Behind:
     """Set by the composition root."""
     found: Behind = request.app.state.behind
     return found
 
 
-def tenant(
+async def tenant(
     x_tenant_id: Annotated[int, Header(ge=1, le=2**63 - 1, description="Tenant; 1 if missing.")] = 1,
 ) -> int:
     """Whose data a request is about."""
     return x_tenant_id
 
 
-def operator_name(
+async def operator_name(
     x_operator: Annotated[str | None, Header(max_length=64, description="Who acts; written down.")] = None,
 ) -> str:
     """Who acts, for what only operators do.
@@ -78,12 +79,12 @@ def operator_name(
     return name
 
 
-def json_body(request: Request) -> None:
+async def json_body(request: Request) -> None:
     """Refuse bodies that don't say they are JSON."""
     _content_type(request, "application/json")
 
 
-def document_body(request: Request) -> None:
+async def document_body(request: Request) -> None:
     """Refuse bodies that don't say they are JSON or YAML."""
     _content_type(request, "application/json", "application/yaml", "application/x-yaml", "text/yaml")
 

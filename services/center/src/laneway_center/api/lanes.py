@@ -228,7 +228,7 @@ def _waiting_view(row: RowMapping) -> WaitingView:
 
 
 def _terms_view(row: RowMapping, doors: Behind) -> TermsView:
-    resolved = resolve(dict(row), defaults=doors.settings.lane_defaults, command={}, unsafe=False)
+    resolved = resolve(row, defaults=doors.settings.lane_defaults, command={}, unsafe=False)
     return TermsView(
         device_id=row["device_id"],
         device_sn=row["device_sn"],
