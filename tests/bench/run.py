@@ -16,6 +16,7 @@ import uvloop
 
 from bench import jobs
 from bench.backlog import pile_up
+from bench.claims import claims
 from bench.system import EVERYTHING, System, fresh_system
 from laneway_local import services
 from laneway_local.stack import Stack
@@ -23,10 +24,11 @@ from support.stack import session_stack
 from support.stored import books_balance, rows
 
 LATEST = Path(__file__).parent / "results" / "latest.json"
-JOBS = ("bulk", "single", "latency", "dispatch")
+JOBS = ("bulk", "single", "latency", "dispatch", "claims")
 SIMULATOR_AT_ONCE = {"LANEWAY_SIMULATOR_LATENCY_MIN_MS": "0", "LANEWAY_SIMULATOR_LATENCY_MAX_MS": "0"}
 LOCKS = range(100_001, 100_021)
 FULL = 1_000_000
+CLAIM_COMMANDS, CLAIM_LANES = 100_000, 5000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +48,17 @@ async def run(infra: Stack, terms: Terms, say: Callable[[str], None]) -> dict[st
     """Measure what `terms` name, one job after the other, and return it as it goes into the file."""
     results: dict[str, Any] = {"throughput": {}, "single_requests": {}, "latency": {}, "dispatch": {}, "cpu": {}}
     results["memory"] = {}
-    if set(terms.only) - {"dispatch"}:
+    if {"bulk", "single", "latency"} & set(terms.only):
         async with fresh_system(infra, EVERYTHING, **SIMULATOR_AT_ONCE) as whole:
             await _whole_jobs(whole, terms, results, say)
     for waiting in terms.backlogs if "dispatch" in terms.only else ():
         say(f"dispatch with {waiting} commands waiting")
         measured = await _dispatch(infra, waiting, terms.dispatched)
         _note(results, "dispatch", str(waiting), measured, f"dispatch, {waiting} waiting")
+    if "claims" in terms.only:
+        say(f"claims in {CLAIM_LANES} lanes, {CLAIM_COMMANDS} commands waiting")
+        async with fresh_system(infra, []) as idle:
+            results["claims"] = await claims(idle, CLAIM_COMMANDS, CLAIM_LANES)
     return results | {"terms": asdict(terms), "machine": machine(), "at": datetime.now(UTC).isoformat()}
 
 
@@ -130,8 +136,16 @@ def printed(results: dict[str, Any]) -> str:
     for where, spread in results["latency"].items():
         shown = "   ".join(f"{name} {ms:.1f}" for name, ms in spread.items())
         lines.append(f"{f'one command, {where}':24}ms {shown}")
+    if "claims" in results:
+        took = results["claims"]
+        lines.append(
+            f"{'claim of 128 lanes':24}ms {took['ready']:.1f}, with every second head in back-off "
+            f"{took['half_in_back_off']:.1f}: {took['ratio']:.2f}x"
+        )
     jobs_of = results["cpu"]
     names = sorted({name for used in jobs_of.values() for name in used} - {"sum"})
+    if not names:
+        return "\n".join(lines)
     lines.append("\nCPU, ms per command")
     lines += [f"{'':18}" + "".join(f"{job:>26}" for job in jobs_of)]
     lines += [

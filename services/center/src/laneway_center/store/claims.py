@@ -65,14 +65,15 @@ async def claim(
 
     async def work() -> list[RowMapping]:
         async with engine.begin() as connection:
-            return await _claim(connection, driver, room, profiles, terms)
+            return await claim_in(connection, driver, room, profiles, terms)
 
     return await transact(work)
 
 
-async def _claim(
+async def claim_in(
     connection: AsyncConnection, driver: str, room: int, profiles: Sequence[str], terms: ClaimTerms
 ) -> list[RowMapping]:
+    """The same within a transaction of the caller's."""
     await connection.execute(SQL["lock_room"], {"driver": driver})
     locked = await connection.execute(SQL["lock_ready_lanes"], {"driver": driver, "room": room, "most": terms.most})
     lanes = [row.lane_id for row in locked]
