@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from laneway_center.store.database import to_json, transact
+from laneway_center.store.database import single, to_json, transact
 from laneway_center.store.statements import SQL
 from laneway_shared.lifecycle import Status, sources
 
@@ -38,7 +38,7 @@ async def live_services(engine: AsyncEngine) -> LiveServices:
     """
 
     async def work() -> LiveServices:
-        async with engine.connect() as connection:
+        async with single(engine).connect() as connection:
             rows = (await connection.execute(SQL["live_services"])).all()
         profiles = sorted({profile for row in rows for profile in row.profiles or ()})
         capacity = {row.service: row.capacity or 0 for row in rows if row.drives}
@@ -108,7 +108,7 @@ async def confirm_sent(engine: AsyncEngine, attempts: Sequence[tuple[int, int]])
     rows = to_json([{"id": row, "attempt": attempt} for row, attempt in attempts])
 
     async def work() -> None:
-        async with engine.begin() as connection:
+        async with single(engine).connect() as connection:
             await connection.execute(SQL["confirm_sent"], {"rows": rows, "sources": sources(Status.SENT)})
 
     await transact(work)

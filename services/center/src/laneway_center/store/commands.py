@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import RowMapping, Select, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from laneway_center.store.database import to_json, transact
+from laneway_center.store.database import single, to_json, transact
 from laneway_center.store.enqueue import Key
 from laneway_center.store.statements import SQL
 from laneway_center.store.tables import lane, point_command
@@ -44,7 +44,7 @@ async def get_command(engine: AsyncEngine, tenant_id: int, command_id: str) -> R
     """
 
     async def work() -> RowMapping | None:
-        async with engine.connect() as connection:
+        async with single(engine).connect() as connection:
             return (await show_commands(connection, [(tenant_id, command_id)])).get((tenant_id, command_id))
 
     return await transact(work)

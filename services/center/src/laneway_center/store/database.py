@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import asyncpg
@@ -83,6 +84,12 @@ def open_engine(
             },
         },
     )
+
+
+@lru_cache(maxsize=64)
+def single(engine: AsyncEngine) -> AsyncEngine:
+    """The same connections for work of one statement, which is a transaction of its own: two round trips less."""
+    return engine.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def to_json(value: Any) -> str:
