@@ -51,6 +51,10 @@ class DatabaseRefusedError(DatabaseAwayError):
         return cls(f"PostgreSQL refuses the connection: {reason}; check LANEWAY_DATABASE_URL")
 
 
+class RowsMovedError(Exception):
+    """Rows went from one table to another while a transaction looked for them: roll back and do it all again."""
+
+
 def open_engine(
     url: str, *, size: int, name: str, statement_timeout_s: float | None = STATEMENT_TIMEOUT_S
 ) -> AsyncEngine:
@@ -126,6 +130,8 @@ def is_refused_value(error: BaseException) -> bool:
 
 
 def _is_collision(error: Exception) -> bool:
+    if isinstance(error, RowsMovedError):
+        return True
     return isinstance(error, DBAPIError) and sqlstate(error) in (_DEADLOCK, _SERIALIZATION)
 
 

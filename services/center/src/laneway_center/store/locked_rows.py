@@ -80,13 +80,21 @@ class LockedRows:
             SQL["commands_of_evidence"], {"rows": rows, "lanes": list(self._lanes)}
         )
         for row in commands.mappings():
-            snapshot = _snapshot(row, self._grace)
-            command = LockedCommand(
-                row=row, before=snapshot, now_is=snapshot, seq=row["seq"], review_hold=row["review_hold"]
-            )
-            self._by_id[row["id"]] = command
-            self._by_key.setdefault(row["command_id"], []).append(command)
-            self.now = row["now"]
+            self._add(row)
+
+    def _add(self, row: RowMapping) -> None:
+        snapshot = _snapshot(row, self._grace)
+        command = LockedCommand(
+            row=row, before=snapshot, now_is=snapshot, seq=row["seq"], review_hold=row["review_hold"]
+        )
+        self._by_id[row["id"]] = command
+        self._by_key.setdefault(str(row["command_id"]), []).append(command)
+        self.now = row["now"]
+
+    @property
+    def ids(self) -> list[int]:
+        """Row ids of the locked commands."""
+        return list(self._by_id)
 
     def find(self, subject: Subject) -> LockedCommand | None:
         """The locked command somebody means; None: unknown, ambiguous, or another device's."""
