@@ -4,10 +4,9 @@ A command is in point_command or in point_command_history, never in both. It mov
 locks rows, finds none and then looks in the other table, in a later statement, sees where it went.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -74,9 +73,7 @@ async def drop_letters(engine: AsyncEngine, retention: timedelta, *, most: int) 
 
     async def work() -> int:
         async with engine.begin() as connection:
-            dropped = await connection.execute(
-                SQL["drop_letters"], {"retention_ms": _ms(retention), "most": most}
-            )
+            dropped = await connection.execute(SQL["drop_letters"], {"retention_ms": _ms(retention), "most": most})
             return dropped.rowcount
 
     return await transact(work)
@@ -142,7 +139,9 @@ class ArchivedRows(LockedRows):
         return False
 
     def _keep_books(self, command: LockedCommand, old: Snapshot, new: Snapshot) -> None:
-        raise TransitionRefusedError(f"command {command.row['command_id']} is archived as {old.status}, not {new.status}")
+        raise TransitionRefusedError(
+            f"command {command.row['command_id']} is archived as {old.status}, not {new.status}"
+        )
 
 
 async def refuse_moved(connection: AsyncConnection, subjects: Sequence[Subject], rows: LockedRows) -> None:

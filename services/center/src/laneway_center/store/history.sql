@@ -87,6 +87,14 @@ WHERE p.oid IN ('point_command_history'::regclass, 'point_command_event_history'
   AND right(c.relname, 8) < to_char((clock_timestamp() - :retention_ms * interval '1 ms') AT TIME ZONE 'UTC', 'YYYYMMDD')
 ORDER BY right(c.relname, 8), p.relname DESC;
 
+-- name: lock_dropping
+-- One process at a time drops partitions; True: it is this one, until it says that it is done or its connection ends.
+SELECT pg_try_advisory_lock(hashtext('laneway history drop'));
+
+-- name: unlock_dropping
+-- It is done.
+SELECT pg_advisory_unlock(hashtext('laneway history drop'));
+
 -- name: drop_letters
 -- Dead letters older than their retention, a batch at a time.
 DELETE FROM dead_letter WHERE id IN (

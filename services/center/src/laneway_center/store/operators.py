@@ -72,9 +72,7 @@ async def resolve(
     return await transact(work)
 
 
-async def _locked(
-    connection: AsyncConnection, grace: timedelta, subject: Subject
-) -> tuple[LockedRows, LockedCommand]:
+async def _locked(connection: AsyncConnection, grace: timedelta, subject: Subject) -> tuple[LockedRows, LockedCommand]:
     """The command under its locks; an archived one is back in its lane's table, unless this is rolled back."""
     rows = LockedRows(connection, grace)
     await rows.lock([subject])

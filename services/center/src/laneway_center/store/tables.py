@@ -311,7 +311,6 @@ point_command_event = Table(
 )
 
 
-
 def _columns_of(table: Table) -> list[Column[Any]]:
     """The same names and types, without defaults, checks and references: history takes rows as they are."""
     return [
