@@ -144,6 +144,20 @@ class ArchivedRows(LockedRows):
         )
 
 
+async def find_archived(connection: AsyncConnection, subject: Subject, hot: LockedRows) -> LockedCommand | None:
+    """A command that is not among the hot ones locked for it, as it ended: for whoever only wants to look.
+
+    Raises:
+        RowsMovedError: it came back in between.
+    """
+    archived = ArchivedRows(connection, hot.grace)
+    await archived.lock([subject])
+    command = archived.find(subject)
+    if command is None:
+        await refuse_moved(connection, [subject], hot)
+    return command
+
+
 async def refuse_moved(connection: AsyncConnection, subjects: Sequence[Subject], rows: LockedRows) -> None:
     """Ask whether commands found in neither table are hot by now.
 

@@ -61,7 +61,7 @@ class LockedRows:
     """All rows one transaction works on. Lanes are locked in lane_id order, then commands in id order."""
 
     def __init__(self, connection: AsyncConnection, grace: timedelta) -> None:
-        self._connection, self._grace = connection, grace
+        self._connection, self.grace = connection, grace
         self._lanes: dict[int, dict[str, Any]] = {}
         self._changed_lanes: set[int] = set()
         self._by_id: dict[int, LockedCommand] = {}
@@ -83,7 +83,7 @@ class LockedRows:
             self._add(row)
 
     def _add(self, row: RowMapping) -> None:
-        snapshot = _snapshot(row, self._grace)
+        snapshot = _snapshot(row, self.grace)
         command = LockedCommand(
             row=row, before=snapshot, now_is=snapshot, seq=row["seq"], review_hold=row["review_hold"]
         )
