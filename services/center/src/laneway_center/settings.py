@@ -50,7 +50,7 @@ class CenterSettings(ServiceSettings):
         description="Seconds after their end for which commands are kept at all, and their ids known; by whole days.",
     )
     letter_retention_s: float = Field(604_800.0, gt=0, description="Seconds for which dead letters are kept.")
-    archive_batch: int = Field(500, ge=1, le=5000, description="Commands moved to the history in one transaction.")
+    archive_batch: int = Field(200, ge=1, le=5000, description="Commands moved to the history in one transaction.")
     archive_poll_s: float = Field(10.0, gt=0, description="Seconds between looks for commands to move or drop.")
     capacity_lead: float = Field(
         1.0, ge=0, description="How much more than its announced capacity a driver service is sent, as a share of it."

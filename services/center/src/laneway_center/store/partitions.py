@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from laneway_center.store.database import sqlstate, transact
 from laneway_center.store.statements import SQL
 
-DAYS_AHEAD = 3
+DAYS_AHEAD = 2
 LOCK_TIMEOUT = "500ms"
 _LOCK_TIMED_OUT, _NOT_IN_STATE, _GONE, _EXISTS = "55P03", "55000", "42P01", "42P07"
 _NOT_NOW = (_LOCK_TIMED_OUT, _NOT_IN_STATE, _GONE, _EXISTS)  # among them: another center was quicker
