@@ -1,7 +1,7 @@
 """Retention: commands that have ended leave the hot tables after a while, and the history after another.
 
-Any number may run; one at a time works. It moves small batches and rests as long as each took, so that it takes at
-most about half of one connection's time from those who send commands.
+Any number may run; one at a time works. It moves small batches and rests as long as each took, so that those who send
+commands always find room.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from laneway_center.settings import CenterSettings
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.store.history import BEGINNING, ArchiveTerms, archive, drop_letters
 from laneway_center.store.partitions import drop_partitions, make_partitions
+from laneway_shared import failpoints
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +63,8 @@ class Archiver:
         while more:
             began = asyncio.get_running_loop().time()
             batch = await archive(self._engine, self._terms, after=after)
+            if batch.moved:
+                failpoints.hit("schedule.archived")
             metrics.ARCHIVED.inc(batch.moved)
             after, more = batch.up_to, batch.more
             await asyncio.sleep(asyncio.get_running_loop().time() - began)
