@@ -34,6 +34,7 @@ SIMULATED = {
     "LANEWAY_SIMULATOR_DUPLICATE_ACK_RATE": "0.05",
     "LANEWAY_SIMULATOR_LATE_ACK_RATE": "0.02",
 }
+ARCHIVED_SOON = {"LANEWAY_HOT_WINDOW_S": "2", "LANEWAY_ARCHIVE_POLL_S": "0.5"}
 
 
 CLOCK_OFF = "driver-mqtt-2"  # its clock is a minute slow all along; the locks' journal is the simulator's
@@ -100,6 +101,7 @@ async def run(infra: Stack, database_url: str, terms: Terms, folder: Path, say: 
 async def _system(infra: Stack, database_url: str, roads: Roads, folder: Path, seed: int) -> AsyncIterator[Laneway]:
     journal, prefix = folder / "virtual.ndjson", f"chaos{seed}"
     direct = {DATABASE_URL: database_url, "LANEWAY_TOPOLOGY_PREFIX": prefix, "LANEWAY_VIRTUAL_JOURNAL": str(journal)}
+    direct |= ARCHIVED_SOON
     over_roads = direct | roads.settings
     simulator = direct | SIMULATED | {"LANEWAY_SIMULATOR_SEED": str(seed)}
     wanted = [service for service in services.all_services(centers=2, drivers=2) if service != services.SIMULATOR]
@@ -131,7 +133,11 @@ async def _look(laneway: Laneway, database_url: str, load: Load, maker: FaultMak
     report = Report(accepted=len(load.accepted), answers=load.answers)
     report.faults.update(f"{fault.kind} {fault.target}" for fault, _ in maker.made)
     try:
-        known = await rows(engine, "SELECT command_id::text AS id, status, finished_at FROM point_command")
+        columns = "command_id::text AS id, status, finished_at"
+        known = await rows(
+            engine,
+            f"SELECT {columns} FROM point_command UNION ALL SELECT {columns} FROM point_command_history",
+        )
         report.states.update(row.status for row in known)
         report.lost = sorted(set(load.accepted) - {row.id for row in known})
         done = sorted(row.finished_at.timestamp() for row in known if row.status == "SUCCESS")

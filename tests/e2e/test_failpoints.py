@@ -40,6 +40,8 @@ SETTINGS = {
     "LANEWAY_HEARTBEAT_EVERY_S": "1",
     "LANEWAY_RETRY_BASE_S": "0.2",
     "LANEWAY_CONFIRM_TIMEOUT_S": "2",
+    "LANEWAY_HOT_WINDOW_S": "2",
+    "LANEWAY_ARCHIVE_POLL_S": "0.5",
 }
 STEADY, SLOW, MUTE, LOCKS = range(1, 7), 7, 8, range(11, 17)
 """Devices: virtual ones, one whose commands expire waiting, one that never answers, MQTT locks."""
@@ -321,7 +323,11 @@ async def test_each_point_is_struck_by_a_freeze_and_a_kill_and_the_books_balance
     assert code == 0, said
     engine = open_engine(database_url, size=2, name="failpoints")
     try:
-        known = await rows(engine, "SELECT command_id::text AS id, status FROM point_command")
+        known = await rows(
+            engine,
+            "SELECT command_id::text AS id, status FROM point_command"
+            " UNION ALL SELECT command_id::text, status FROM point_command_history",
+        )
         letters = await rows(engine, "SELECT reason, count(*) AS count FROM dead_letter GROUP BY reason")
         await books_balance(engine)
     finally:

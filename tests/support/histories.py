@@ -16,8 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from laneway_center.store.claims import ClaimTerms, claim, confirm_sent
 from laneway_center.store.due import Due, take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
+from laneway_center.store.history import ArchiveTerms, archive
 from laneway_center.store.locked_rows import Subject
+from laneway_center.store.partitions import make_partitions
 from laneway_center.store.registry import put_registry
+from laneway_center.store.tables import point_command, point_command_event
 from laneway_shared.judgement import Evidence, Policy
 from laneway_shared.lifecycle import FINAL, WAITING, Gate, ResultKind, RetryPlace, Status, holds_lane
 from support.outside import Device, Flight, Message, Outside
@@ -26,6 +29,7 @@ from support.stored import register, rows, run
 GRACE = timedelta(seconds=5)
 PULSE = 4  # a point of which no answer is expected
 JUDGES = JudgeTerms(grace=GRACE, policy=Policy(), chance=lambda: 0.0)
+KEPT = timedelta(days=7)
 REMEMBERED = 40  # messages that may come again
 _numbers = count(1)
 
@@ -39,6 +43,10 @@ _VIRTUAL_TIME = (
     END $$
     """,
 )
+_EVERYTHING = """
+CREATE VIEW virtual.every_{name} AS
+SELECT {columns} FROM public.point_{name} UNION ALL SELECT {columns} FROM public.point_{name}_history
+"""
 _NEXT_INSTANT = """
 SELECT min(at) AS at FROM (
   SELECT CASE WHEN status = 'RETRY_WAIT' THEN next_visible_at ELSE due_at END AS at
@@ -52,6 +60,9 @@ async def make_time_virtual(engine: AsyncEngine) -> None:
     """Give a migrated database a clock that stands still; connections made from now on see it."""
     for statement in _VIRTUAL_TIME:
         await run(engine, statement)
+    for table in (point_command, point_command_event):  # hot and archived, for who looks at them from outside
+        columns = ", ".join(column.name for column in table.columns)
+        await run(engine, _EVERYTHING.format(name=table.name.removeprefix("point_"), columns=columns))
     await engine.dispose()
 
 
@@ -134,7 +145,7 @@ class World:
         await self.confirm([(flight.pk, flight.attempt)])
 
     async def _row(self, flight: Flight) -> tuple[str, int]:
-        [row] = await rows(self.engine, "SELECT status, attempt FROM point_command WHERE id = :pk", pk=flight.pk)
+        [row] = await rows(self.engine, "SELECT status, attempt FROM every_command WHERE id = :pk", pk=flight.pk)
         return row.status, row.attempt
 
     # ------------------------------------------------------------------ recorders, schedulers
@@ -149,6 +160,11 @@ class World:
         del road[:most]
         self.past = (self.past + taken)[-REMEMBERED:]
         return taken
+
+    async def archive(self, most: int) -> int:
+        """Move up to so many of the commands that have ended, whosever they are."""
+        await make_partitions(self.engine, KEPT)
+        return (await archive(self.engine, ArchiveTerms(hot=timedelta(), retention=KEPT, most=most))).moved
 
     async def ask_due(self) -> list[Message]:
         """What the scheduler would publish now; what never left it ends itself."""

@@ -34,6 +34,7 @@ POINTS: Final[Mapping[str, str]] = MappingProxyType(
         "letters.acked": "they are acked",
         "schedule.taken": "due commands are taken, not asked about",
         "schedule.asked": "DUE is confirmed",
+        "schedule.archived": "a batch of final commands is in the history and committed",
         "schedule.expired": "commands that never left are expired and committed",
         "driver.received": "an attempt is in hand, nothing is done",
         "driver.locked": "it holds the device's lock, its token is admitted",

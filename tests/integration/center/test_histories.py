@@ -191,6 +191,10 @@ class Histories(RuleBasedStateMachine):
                 road += world.questions
             world.questions = []
 
+    @rule(most=st.sampled_from([100, 2]))
+    def archiver(self, most: int) -> None:
+        note(f"archived: {self.do(self.world.archive(most))}")
+
     # --------------------------------------------------------------------- around the center
     @rule(picks=st.lists(PICK, min_size=1, max_size=6))
     def something_happens(self, picks: list[int]) -> None:
@@ -294,7 +298,7 @@ class Histories(RuleBasedStateMachine):
 
     def _choose(self, pick: int, *wanted: Status) -> str:
         """A command in one of these states if there is one, else any."""
-        known = self.do(self._read("SELECT command_id::text, status FROM point_command WHERE driver = :d ORDER BY id"))
+        known = self.do(self._read("SELECT command_id::text, status FROM every_command WHERE driver = :d ORDER BY id"))
         fit = [row for row in known if row.status in wanted] or known
         return str(fit[pick % len(fit)].command_id)
 
@@ -315,10 +319,10 @@ class Histories(RuleBasedStateMachine):
                 told = {"d": self.world.driver, "last": self._last_event}
                 return list((await connection.execute(text(sql), told)).all())
 
-            commands = await read("SELECT *, clock_timestamp() AS now FROM point_command WHERE driver = :d")
+            commands = await read("SELECT *, clock_timestamp() AS now FROM every_command WHERE driver = :d")
             lanes = await read("SELECT * FROM lane WHERE driver = :d")
             events = await read(
-                "SELECT e.* FROM point_command_event e JOIN point_command c ON c.id = e.command_pk"
+                "SELECT e.* FROM every_command_event e JOIN every_command c ON c.id = e.command_pk"
                 " WHERE c.driver = :d AND e.id > :last ORDER BY e.id"
             )
         by_pk = {command.id: command for command in commands}

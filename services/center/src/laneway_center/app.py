@@ -22,6 +22,7 @@ from laneway_center.intake import Intake
 from laneway_center.record.dead_letters import DeadLetterRecorder
 from laneway_center.record.heartbeats import LISTENING_EVERY_S, HeartbeatRecorder
 from laneway_center.record.results import ResultRecorder
+from laneway_center.schedule.archiver import Archiver
 from laneway_center.schedule.scheduler import Scheduler
 from laneway_center.settings import CenterSettings
 from laneway_center.store import migrate
@@ -88,6 +89,7 @@ class Center:
                     works += self._record_works()
                 if "schedule" in roles:
                     works.append(self._after_preparing(self._scheduler().run()))
+                    works.append(self._after_preparing(Archiver(self.engine, self.settings).run()))
                 running = [tasks.create_task(_as_coroutine(work)) for work in works]
                 dispatching: asyncio.Task[None] | None = None
                 if "dispatch" in roles:

@@ -19,6 +19,7 @@ from laneway_center.store.backlog import Backlog
 from laneway_center.store.commands import show_commands
 from laneway_center.store.database import DatabaseAwayError, transact
 from laneway_center.store.enqueue import Key, NewCommand, known_bodies, scopes
+from laneway_center.store.history import refuse_archived
 from laneway_center.traces import note_changes
 from laneway_center.wakeups import Wakeups
 from laneway_shared import failpoints
@@ -55,6 +56,7 @@ class Submission:
     source: str = "HTTP"
     source_user_id: int | None = None
     occurred_at: datetime | None = None
+    id_made_here: bool = False  # such an id has never been used before
 
     @property
     def key(self) -> Key:
@@ -129,10 +131,11 @@ class Intake:
 
     async def store(self, submissions: Sequence[Submission]) -> list[Answer]:
         """One transaction for all."""
+        archived: dict[Key, str] = {}  # ids that turned out to be in the history; then everything is done again
 
         async def work() -> tuple[list[Answer], Entered]:
             async with self._engine.begin() as connection:
-                return await self._store(connection, submissions)
+                return await self._store(connection, submissions, archived)
 
         while True:
             try:
@@ -152,9 +155,9 @@ class Intake:
         return answers
 
     async def _store(
-        self, connection: AsyncConnection, submissions: Sequence[Submission]
+        self, connection: AsyncConnection, submissions: Sequence[Submission], archived: dict[Key, str]
     ) -> tuple[list[Answer], Entered]:
-        known = await known_bodies(connection, [s.key for s in submissions])
+        known = archived | await known_bodies(connection, [s.key for s in submissions])
         first: dict[Key, Submission] = {}
         for submission in submissions:
             if submission.key not in known:
@@ -178,6 +181,7 @@ class Intake:
         raced = [c.key for c in entering if c.key not in stored and c.key not in refusals and c.key not in entered.live]
         if raced:  # somebody else stored them in the meantime: theirs counts
             bodies |= await known_bodies(connection, raced)
+        await refuse_archived(connection, [s.key for s in fresh if not s.id_made_here], archived)
         others = {key for key in [*bodies, *entered.live.values()] if key not in entered.inserted}
         shown = entered.inserted | (await show_commands(connection, list(others)) if others else {})
         answers: list[Answer] = []

@@ -22,6 +22,8 @@ OUTCOMES = Counter("laneway_outcomes_total", "Commands ended or put in review.",
 ATTEMPTS = Histogram("laneway_attempts", "Attempts a command took to its end.", ["status"], buckets=COUNTS)
 LETTERS = Counter("laneway_dead_letters_total", "Dead letters and unreadable messages stored.", ["reason"])
 ASKED = Counter("laneway_absence_checks_total", "Absence checks published.")
+ARCHIVED = Counter("laneway_commands_archived_total", "Final commands moved to the history by this process.")
+PARTITIONS_DROPPED = Counter("laneway_history_partitions_dropped_total", "Partitions dropped after the retention.")
 INSTANCES_LOST = Counter("laneway_instances_lost_total", "Instances that went silent.")
 
 # how long it took
@@ -37,6 +39,7 @@ LANES = Gauge("laneway_lanes", "Lanes that are not idle.", ["driver", "state"])
 BLOCKED = Gauge("laneway_head_of_line_blocked_seconds", "How long the longest ready lane waits.", ["driver"])
 IN_FLIGHT = Gauge("laneway_in_flight", "Commands between claim and hand-over.", ["driver"])
 OLDEST_IN_FLIGHT = Gauge("laneway_oldest_in_flight_seconds", "Since when the oldest of them is.", ["driver"])
+OLDEST_FINAL = Gauge("laneway_oldest_hot_final_seconds", "Since when the oldest final command not yet archived is.")
 REVIEWS = Gauge("laneway_reviews_open", "Commands a person has to decide.")
 INSTANCES = Gauge("laneway_instances_online", "Live instances.", ["service", "kind"])
 CLOCK_OFFSET = Gauge(

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from laneway_shared.judgement import Policy
 from laneway_shared.settings import ServiceSettings
@@ -41,6 +41,17 @@ class CenterSettings(ServiceSettings):
     record_batch: int = Field(500, ge=1, le=5000, description="Result messages applied in one transaction, at most.")
     dispatch_poll_s: float = Field(0.25, gt=0, description="Seconds between looks for ready lanes when nobody wakes.")
     schedule_poll_s: float = Field(0.25, gt=0, description="Seconds between looks for commands that are due.")
+    hot_window_s: float = Field(
+        86_400.0, gt=0, description="Seconds after their end for which commands stay in the hot tables."
+    )
+    history_retention_s: float = Field(
+        604_800.0,
+        ge=86_400,
+        description="Seconds after their end for which commands are kept at all, and their ids known; by whole days.",
+    )
+    letter_retention_s: float = Field(604_800.0, gt=0, description="Seconds for which dead letters are kept.")
+    archive_batch: int = Field(200, ge=1, le=5000, description="Commands moved to the history in one transaction.")
+    archive_poll_s: float = Field(10.0, gt=0, description="Seconds between looks for commands to move or drop.")
     capacity_lead: float = Field(
         1.0, ge=0, description="How much more than its announced capacity a driver service is sent, as a share of it."
     )
@@ -55,6 +66,12 @@ class CenterSettings(ServiceSettings):
         if unknown or not named:
             raise ValueError(f"roles are {', '.join(ROLES)}; got {', '.join(unknown) or 'none'}")
         return ",".join(named)
+
+    @model_validator(mode="after")
+    def _hot_within_retention(self) -> "CenterSettings":
+        if self.history_retention_s < self.hot_window_s:
+            raise ValueError("LANEWAY_HISTORY_RETENTION_S is shorter than LANEWAY_HOT_WINDOW_S")
+        return self
 
     @property
     def role_set(self) -> frozenset[str]:

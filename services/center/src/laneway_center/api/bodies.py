@@ -198,6 +198,7 @@ class SubmitBody(Body):
             source=self.source,
             source_user_id=self.source_user_id,
             occurred_at=self.occurred_at,
+            id_made_here=self.command_id is None,
         )
 
 

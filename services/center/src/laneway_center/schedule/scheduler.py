@@ -144,6 +144,7 @@ class Scheduler:
         metrics.show(metrics.IN_FLIGHT, (((row["driver"],), row["in_flight"]) for row in readings.in_flight))
         metrics.show(metrics.OLDEST_IN_FLIGHT, (((row["driver"],), row["oldest_s"]) for row in readings.in_flight))
         metrics.REVIEWS.set(readings.reviews)
+        metrics.OLDEST_FINAL.set(readings.oldest_final_s)
         who = [((row["service"], row["kind"]), row) for row in readings.instances]
         metrics.show(metrics.INSTANCES, ((labels, row["online"]) for labels, row in who))
         metrics.show(

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping, Select, select
+from sqlalchemy import RowMapping, Select, Table, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from laneway_center.store.database import single, to_json, transact
 from laneway_center.store.enqueue import Key
+from laneway_center.store.history import show_archived
 from laneway_center.store.statements import SQL
-from laneway_center.store.tables import lane, point_command
+from laneway_center.store.tables import lane, point_command, point_command_history
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,19 @@ class Filter:
 
 
 async def show_commands(connection: AsyncConnection, keys: Sequence[Key]) -> dict[Key, RowMapping]:
-    """Commands by tenant and id."""
+    """Commands by tenant and id, hot or archived."""
+    shown = await _show_hot(connection, keys)
+    missing = [key for key in keys if key not in shown]
+    if missing:
+        shown |= await show_archived(connection, missing)
+        missing = [key for key in missing if key not in shown]
+        shown |= await _show_hot(connection, missing)  # brought back in between
+    return shown
+
+
+async def _show_hot(connection: AsyncConnection, keys: Sequence[Key]) -> dict[Key, RowMapping]:
+    if not keys:
+        return {}
     rows = [{"tenant_id": tenant, "command_id": command} for tenant, command in keys]
     found = await connection.execute(SQL["show_commands"], {"rows": to_json(rows)})
     return {(row["tenant_id"], str(row["command_id"])): row for row in found.mappings()}
@@ -51,7 +64,7 @@ async def get_command(engine: AsyncEngine, tenant_id: int, command_id: str) -> R
 
 
 async def list_commands(engine: AsyncEngine, wanted: Filter) -> list[RowMapping]:
-    """Commands that match, newest first.
+    """Commands that match, hot or archived, newest first: by row id, which a command keeps wherever it goes.
 
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.
@@ -65,9 +78,16 @@ async def list_commands(engine: AsyncEngine, wanted: Filter) -> list[RowMapping]
 
 
 def _listing(wanted: Filter) -> Select[Any]:
-    c = point_command.c
-    query = select(point_command, lane.c.lane_key).join(lane, lane.c.lane_id == c.lane_id)
-    query = query.where(c.tenant_id == wanted.tenant_id)
+    """One statement, so that a command that moves meanwhile is in it once."""
+    either = union_all(_matching(point_command, wanted), _matching(point_command_history, wanted)).subquery()
+    page = select(either).order_by(either.c.id.desc()).limit(wanted.limit).subquery()
+    query = select(page, lane.c.lane_key).join(lane, lane.c.lane_id == page.c.lane_id)
+    return query.order_by(page.c.id.desc())
+
+
+def _matching(table: Table, wanted: Filter) -> Select[Any]:
+    c = table.c
+    query = select(*(c[column.name] for column in point_command.columns)).where(c.tenant_id == wanted.tenant_id)
     exact = ((c.device_id, wanted.device_id), (c.point_id, wanted.point_id), (c.type, wanted.type))
     for column, value in exact:
         if value is not None:
@@ -80,19 +100,23 @@ def _listing(wanted: Filter) -> Select[Any]:
         query = query.where(c.create_time < wanted.until)
     if wanted.before_id is not None:
         query = query.where(c.id < wanted.before_id)
-    return query.order_by(c.id.desc()).limit(wanted.limit)
+    return query
 
 
 async def show_events(engine: AsyncEngine, tenant_id: int, command_id: str) -> list[RowMapping]:
-    """The timeline of one command, oldest first (empty: no such command).
+    """The timeline of one command, hot or archived, oldest first (empty: no such command).
 
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.
     """
+    asked = {"tenant_id": tenant_id, "command_id": command_id}
 
     async def work() -> list[RowMapping]:
         async with engine.connect() as connection:
-            found = await connection.execute(SQL["show_events"], {"tenant_id": tenant_id, "command_id": command_id})
-            return list(found.mappings())
+            for statement in (SQL["show_events"], SQL["show_archived_events"], SQL["show_events"]):
+                found = list((await connection.execute(statement, asked)).mappings())
+                if found:
+                    break
+            return found
 
     return await transact(work)

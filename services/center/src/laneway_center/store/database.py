@@ -19,6 +19,7 @@ from laneway_shared.errors import LanewayError
 ResultT = TypeVar("ResultT")
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 30
+MOVES_AT_ONCE = 5  # how often a transaction follows rows that move before it takes a break
 _DEADLOCK, _SERIALIZATION = "40P01", "40001"
 _REFUSED = ("28", "3D000")  # SQLSTATEs: authorization, no such database
 _AWAY = ("08", "57P", "57014", "53", "55P03", "25P03", "25006")  # among them: cancelled, and read-only after failover
@@ -50,6 +51,10 @@ class DatabaseRefusedError(DatabaseAwayError):
         """With PostgreSQL's own reason."""
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rpartition(">: ")[2]
         return cls(f"PostgreSQL refuses the connection: {reason}; check LANEWAY_DATABASE_URL")
+
+
+class RowsMovedError(Exception):
+    """Rows went from one table to another while a transaction looked for them: roll back and do it all again."""
 
 
 def open_engine(
@@ -133,7 +138,19 @@ def is_refused_value(error: BaseException) -> bool:
 
 
 def _is_collision(error: Exception) -> bool:
+    if isinstance(error, RowsMovedError):
+        return True
     return isinstance(error, DBAPIError) and sqlstate(error) in (_DEADLOCK, _SERIALIZATION)
+
+
+async def _where_rows_are(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Who moved the rows has committed: there is nothing to wait for."""
+    for _ in range(MOVES_AT_ONCE):
+        try:
+            return await work()
+        except RowsMovedError:
+            continue
+    return await work()
 
 
 async def transact(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
@@ -144,10 +161,10 @@ async def transact(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
     """
     try:
         async for attempt in stamina.retry_context(
-            on=_is_collision, attempts=8, wait_initial=0.01, wait_max=0.5, timeout=None
+            on=_is_collision, attempts=8, wait_initial=0.01, wait_jitter=0.05, wait_max=0.5, timeout=None
         ):
             with attempt:
-                return await work()
+                return await _where_rows_are(work)
     except Exception as error:
         if is_refused(error):
             raise DatabaseRefusedError.because(error) from error

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from laneway_center.store.database import transact
+from laneway_center.store.history import ArchivedRows, refuse_moved
 from laneway_center.store.locked_rows import Change, LockedRows, Subject
 from laneway_center.store.withdrawals import OVERTAKEN, withdraw
 from laneway_shared.judgement import Evidence, Policy, judge
@@ -55,11 +56,26 @@ async def apply(engine: AsyncEngine, items: Sequence[Item], terms: JudgeTerms) -
         async with engine.begin() as connection:
             rows = LockedRows(connection, terms.grace)
             await rows.lock([item.subject for item in items])
-            orphans = tuple(n for n, item in enumerate(items) if not _judge(rows, item, terms))
+            orphans = [n for n, item in enumerate(items) if not _judge(rows, item, terms)]
             lanes_ready = await rows.write()
-            return Applied(changes=tuple(rows.changes), orphans=orphans, lanes_ready=lanes_ready)
+            if orphans:
+                orphans = await _note_late(connection, items, orphans, rows, terms)
+            return Applied(changes=tuple(rows.changes), orphans=tuple(orphans), lanes_ready=lanes_ready)
 
     return await transact(work)
+
+
+async def _note_late(
+    connection: AsyncConnection, items: Sequence[Item], orphans: Sequence[int], rows: LockedRows, terms: JudgeTerms
+) -> list[int]:
+    """Evidence about archived commands goes into their timelines; returns the places of what is left."""
+    archived = ArchivedRows(connection, terms.grace)
+    await archived.lock([items[n].subject for n in orphans])
+    left = [n for n in orphans if not _judge(archived, items[n], terms)]
+    await archived.write()
+    if left:
+        await refuse_moved(connection, [items[n].subject for n in left], rows)
+    return left
 
 
 def _judge(rows: LockedRows, item: Item, terms: JudgeTerms) -> bool:

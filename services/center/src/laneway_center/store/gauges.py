@@ -18,6 +18,7 @@ class Readings:
     in_flight: Sequence[RowMapping]
     instances: Sequence[RowMapping]
     reviews: int
+    oldest_final_s: float
 
 
 async def read_gauges(engine: AsyncEngine) -> Readings:
@@ -34,6 +35,7 @@ async def read_gauges(engine: AsyncEngine) -> Readings:
                 in_flight=list((await connection.execute(SQL["gauge_in_flight"])).mappings()),
                 instances=list((await connection.execute(SQL["gauge_instances"])).mappings()),
                 reviews=int((await connection.execute(SQL["gauge_reviews"])).scalar_one()),
+                oldest_final_s=float((await connection.execute(SQL["gauge_oldest_final"])).scalar_one()),
             )
 
     return await transact(work)

@@ -17,6 +17,11 @@ FROM point_command WHERE status IN ('DISPATCHING', 'SENT') GROUP BY driver;
 -- Commands a person has to decide.
 SELECT count(*) AS reviews FROM point_command WHERE status = 'MANUAL_REVIEW';
 
+-- name: gauge_oldest_final
+-- How long ago the oldest command ended that the archiver has not moved.
+SELECT COALESCE(EXTRACT(epoch FROM clock_timestamp() - min(finished_at)), 0)::float AS oldest_s
+FROM point_command WHERE finished_at IS NOT NULL;
+
 -- name: gauge_instances
 -- Live instances by service, and how wrong their clocks are at the most.
 SELECT service, kind, count(*) FILTER (WHERE state = 'online') AS online,

@@ -61,7 +61,7 @@ class LockedRows:
     """All rows one transaction works on. Lanes are locked in lane_id order, then commands in id order."""
 
     def __init__(self, connection: AsyncConnection, grace: timedelta) -> None:
-        self._connection, self._grace = connection, grace
+        self._connection, self.grace = connection, grace
         self._lanes: dict[int, dict[str, Any]] = {}
         self._changed_lanes: set[int] = set()
         self._by_id: dict[int, LockedCommand] = {}
@@ -89,13 +89,21 @@ class LockedRows:
         command_ids |= {lane["holder_id"] for lane in self._lanes.values() if lane["holder_id"] is not None}
         commands = await self._connection.execute(SQL["commands_of_evidence"], {"commands": sorted(command_ids)})
         for row in commands.mappings():
-            snapshot = _snapshot(row, self._grace)
-            command = LockedCommand(
-                row=row, before=snapshot, now_is=snapshot, seq=row["seq"], review_hold=row["review_hold"]
-            )
-            self._by_id[row["id"]] = command
-            self._by_key.setdefault(row["command_id"], []).append(command)
-            self.now = row["now"]
+            self._add(row)
+
+    def _add(self, row: RowMapping) -> None:
+        snapshot = _snapshot(row, self.grace)
+        command = LockedCommand(
+            row=row, before=snapshot, now_is=snapshot, seq=row["seq"], review_hold=row["review_hold"]
+        )
+        self._by_id[row["id"]] = command
+        self._by_key.setdefault(str(row["command_id"]), []).append(command)
+        self.now = row["now"]
+
+    @property
+    def ids(self) -> list[int]:
+        """Row ids of the locked commands."""
+        return list(self._by_id)
 
     def find(self, subject: Subject) -> LockedCommand | None:
         """The locked command somebody means; None: unknown, ambiguous, or another device's."""

@@ -4,10 +4,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from laneway_center.store.actions import Operator
 from laneway_center.store.database import transact
+from laneway_center.store.history import bring_back
 from laneway_center.store.locked_rows import Change, LockedCommand, LockedRows, Subject
 from laneway_shared.judgement import Snapshot
 from laneway_shared.lifecycle import OPERATOR_TRANSITIONS, Status
@@ -29,7 +30,7 @@ async def send_again(
 
     async def work() -> Change:
         async with engine.begin() as connection:
-            rows, command = await _locked(LockedRows(connection, grace), subject)
+            rows, command = await _locked(connection, grace, subject)
             old = command.now_is
             if Status.PENDING not in OPERATOR_TRANSITIONS.get(old.status, ()):
                 raise _conflict("NOT_REPLAYABLE", f"it is {old.status}; that state is not left by a replay")
@@ -59,7 +60,7 @@ async def resolve(
 
     async def work() -> Change:
         async with engine.begin() as connection:
-            rows, command = await _locked(LockedRows(connection, grace), subject)
+            rows, command = await _locked(connection, grace, subject)
             old = command.now_is
             if old.status is not Status.MANUAL_REVIEW or status not in OPERATOR_TRANSITIONS[old.status]:
                 raise _conflict("NOT_IN_REVIEW", f"it is {old.status}, not in review")
@@ -71,9 +72,16 @@ async def resolve(
     return await transact(work)
 
 
-async def _locked(rows: LockedRows, subject: Subject) -> tuple[LockedRows, LockedCommand]:
+async def _locked(connection: AsyncConnection, grace: timedelta, subject: Subject) -> tuple[LockedRows, LockedCommand]:
+    """The command under its locks; an archived one is back in its lane's table, unless this is rolled back."""
+    rows = LockedRows(connection, grace)
     await rows.lock([subject])
     command = rows.find(subject)
+    if command is None:
+        await bring_back(connection, [subject])
+        rows = LockedRows(connection, grace)  # again in any case: somebody else may just have brought it back
+        await rows.lock([subject])
+        command = rows.find(subject)
     if command is None:
         raise ProblemError(HTTPStatus.NOT_FOUND, "COMMAND_UNKNOWN", f"no command {subject.command_id} is known")
     return rows, command

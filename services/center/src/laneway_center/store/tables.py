@@ -21,6 +21,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     SmallInteger,
     Table,
     Text,
@@ -290,6 +291,7 @@ point_command = Table(
     Index("ix_point_command_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
     Index("ix_point_command_at_driver", "driver", postgresql_where=text("status IN ('DISPATCHING', 'SENT')")),
     Index("ix_point_command_review", "lane_id", postgresql_where=text("status = 'MANUAL_REVIEW'")),
+    Index("ix_point_command_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),  # to archive
     Index("ix_point_command_lookup", "tenant_id", "device_id", "point_id", text("occurred_at DESC")),
 )
 
@@ -306,6 +308,37 @@ point_command_event = Table(
     Column("note", Text, nullable=False),
     Column("detail", JSONB),
     Index("ix_point_command_event_command", "command_pk", "id"),
+)
+
+
+def _columns_of(table: Table) -> list[Column[Any]]:
+    """The same names and types, without defaults, checks and references: history takes rows as they are."""
+    return [
+        Column(column.name, column.type, nullable=column.nullable and column.name != "finished_at", autoincrement=False)
+        for column in table.columns
+    ]
+
+
+# Final commands after the hot window, and their timelines; a partition per day (UTC) on which commands ended.
+# Whatever column point_command or point_command_event gets, these two get in the same migration; a test compares.
+point_command_history = Table(
+    "point_command_history",
+    metadata,
+    *_columns_of(point_command),
+    PrimaryKeyConstraint("id", "finished_at"),
+    Index("ix_point_command_history_command", "command_id", "tenant_id"),
+    Index("ix_point_command_history_device", "tenant_id", "device_id", "id"),
+    postgresql_partition_by="RANGE (finished_at)",
+)
+
+point_command_event_history = Table(
+    "point_command_event_history",
+    metadata,
+    *_columns_of(point_command_event),
+    Column("finished_at", INSTANT, nullable=False),  # the command's: both go on the same day
+    PrimaryKeyConstraint("id", "finished_at"),
+    Index("ix_point_command_event_history_command", "command_pk", "id"),
+    postgresql_partition_by="RANGE (finished_at)",
 )
 
 dead_letter = Table(

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.store.database import transact
+from laneway_center.store.history import find_archived
 from laneway_center.store.locked_rows import Change, LockedCommand, LockedRows, Subject
 from laneway_shared.lifecycle import FINAL, WAITING, Status
 from laneway_shared.problems import ProblemError
@@ -61,7 +62,7 @@ async def cancel(
         async with engine.begin() as connection:
             rows = LockedRows(connection, grace)
             await rows.lock([subject])
-            command = rows.find(subject)
+            command = rows.find(subject) or await find_archived(connection, subject, rows)
             if command is None:
                 raise ProblemError(HTTPStatus.NOT_FOUND, "COMMAND_UNKNOWN", f"no command {subject.command_id} is known")
             status = command.now_is.status

@@ -241,6 +241,8 @@ def _attempt_at_expiry(facts: Facts, pk: int) -> int | None:
 def strangers(facts: Facts, terms: Terms) -> Iterator[Finding]:
     """Executions by known devices of commands that the database doesn't have."""
     for execution in facts.strangers:
-        if execution.device in facts.device_sns and not _after_snapshot(facts, terms, execution):
+        if execution.device not in facts.device_sns or _after_snapshot(facts, terms, execution):
+            continue
+        if facts.since is None or execution.at >= facts.since + terms.clock_tolerance:
             says = "was executed, but is not in the database"
             yield Finding(about=f"command {execution.command_id}", says=says, evidence=(told(execution),))

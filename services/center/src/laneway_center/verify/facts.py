@@ -99,6 +99,7 @@ class Facts:
     """Everything at one moment of the database; the journals are read after it and may know more."""
 
     at: datetime  # the database's clock when the snapshot was taken
+    since: datetime | None = None  # what ended before may have been dropped; None: nothing has
     commands: dict[int, Command]  # by row id
     events: tuple[Event, ...]  # by event id
     lanes: dict[int, Lane]

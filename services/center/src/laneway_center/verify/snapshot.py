@@ -68,6 +68,7 @@ class _Reading:
         devices = await self.connection.execute(SQL["verify_devices"], self.parameters)
         return Facts(
             at=scope["at"],
+            since=scope["history_since"],
             commands=commands,
             events=events,
             lanes={lane.lane_id: lane for lane in lanes},
