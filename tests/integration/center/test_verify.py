@@ -228,7 +228,7 @@ async def acted_upon(plant: Plant) -> None:
     assert await claim(plant.engine, "virtual", room=9, profiles=[], terms=TERMS) == []
     await release_lane(plant.engine, 1, lane, SOMEBODY)
     await plant.done()
-    await plant.submit("6", priority=4, intent_key="volume")
+    await plant.submit("6", priority=4)
     await skip_head(plant.engine, 1, lane, SOMEBODY, grace=GRACE, ageing_s=60)
     await plant.done()
     await plant.done()
@@ -240,8 +240,10 @@ ACTED_AGAINST = {
     "held": "UPDATE operator_action SET after = jsonb_set(after, '{token}', '1') WHERE action = 'lane.release'",
     "withdrawn": "UPDATE point_command SET intent_key = 'face:2' WHERE error_code = 'REVOKED'",
     "lane_order": "UPDATE point_command_event SET kind = 'NOTED' WHERE kind = 'SKIPPED'",
-    "intents": """UPDATE point_command_event SET detail = '{"merge": "latest"}' WHERE kind = 'STORED' AND command_pk =
-        (SELECT id FROM point_command WHERE request_value = '6')""",
+    "intents": """WITH last AS (
+          UPDATE point_command SET intent_key = 'volume' WHERE request_value = '6' RETURNING id)
+        UPDATE point_command_event SET detail = '{"merge": "latest"}'
+        WHERE kind = 'STORED' AND command_pk = (SELECT id FROM last)""",
 }
 
 
@@ -252,7 +254,8 @@ async def test_what_operators_and_intents_do_is_sound_and_rows_changed_by_hand_a
     await acted_upon(plant)
     if rule:
         await run(plant.engine, ACTED_AGAINST[rule])
-    assert await plant.broken() == ({rule: 1} if rule else {})
+    found = await plant.broken()
+    assert set(found) == ({rule} if rule else set()), found
 
 
 async def test_a_change_that_nobody_may_make_is_found(plant: Plant) -> None:
