@@ -26,7 +26,7 @@ from laneway_center.verify.snapshot import load
 from laneway_shared.judgement import Evidence, Policy
 from laneway_shared.lifecycle import FINAL, WAITING, Gate, ResultKind, RetryPlace, Status, holds_lane
 from support.outside import Device, Flight, Message, Outside
-from support.stored import register, rows, run
+from support.stored import clear, register, rows, run
 
 GRACE = timedelta(seconds=5)
 PULSE = 4  # a point of which no answer is expected
@@ -34,10 +34,6 @@ JUDGES = JudgeTerms(grace=GRACE, policy=Policy(), chance=lambda: 0.0)
 EXACT = Terms(slack=timedelta(), clock_tolerance=timedelta(), ageing=timedelta(seconds=60))  # there is one clock only
 REMEMBERED = 40  # messages that may come again
 _numbers = count(1)
-_EMPTY = (
-    "TRUNCATE point_command_event, point_command, lane, dead_letter, operator_action, driver_instance, point, device,"
-    " driver"
-)
 
 _VIRTUAL_TIME = (
     "CREATE SCHEMA virtual",
@@ -107,7 +103,7 @@ class World:
 
     async def leave(self) -> None:
         """Leave an empty database to the next world."""
-        await run(self.engine, _EMPTY)
+        await clear(self.engine)
 
     async def broken_rules(self) -> dict[str, list[Finding]]:
         """What the checker finds in this world. Its journal counts where all answers say what they are about."""

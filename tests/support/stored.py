@@ -89,6 +89,15 @@ async def run(engine: AsyncEngine, sql: str, **parameters: Any) -> None:
         await connection.execute(text(sql), parameters)
 
 
+async def clear(engine: AsyncEngine) -> None:
+    """Empty the database."""
+    await run(
+        engine,
+        "TRUNCATE point_command_event, point_command, lane, dead_letter, operator_action, driver_instance, point,"
+        " device, driver",
+    )
+
+
 async def books_balance(engine: AsyncEngine) -> None:
     """Lane rows agree with command rows: depth, holder, state."""
     wrong = await rows(
