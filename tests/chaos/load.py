@@ -10,11 +10,12 @@ from typing import Any
 
 import httpx
 
-from support.laneway import BATTERY, UNLOCK, VOLUME, Laneway
+from support.laneway import BATTERY, PULSE, UNLOCK, VOLUME, Laneway
 
 BATCH = 25
 DEADLINES_S = (8, 20, 40)
 PAUSE_S = 0.3
+FULL = ("LANE_FULL", "BACKLOG_FULL")
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Load:
     devices: Sequence[int]
     unsafe: float  # share of unsafe commands
     accepted: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # for want of room, or because a live one wants the same
     answers: Counter[str] = field(default_factory=Counter)
 
     async def run(self, commands: int, seconds: float) -> None:
@@ -44,12 +46,27 @@ class Load:
             "commandId": str(uuid.UUID(int=chance.getrandbits(128), version=4)),
             "deviceId": device,
             "expireIn": chance.choice(DEADLINES_S),
-        }
+            "priority": chance.choice([None, None, 0, 1, 3, 6]),
+            "gate": chance.choice([None] * 8 + ["ack", "transport"]),
+        } | self._intent()
         if chance.random() < self.unsafe:
             return command | {"pointId": UNLOCK, "type": "WRITE", "value": "1"}
-        if chance.random() < 0.1:
+        kind = chance.random()
+        if kind < 0.1:
             return command | {"pointId": BATTERY, "type": "READ"}
+        if kind < 0.2:
+            return command | {"pointId": PULSE, "type": "WRITE", "value": "1"}
         return command | {"pointId": VOLUME, "type": "WRITE", "value": chance.randrange(1000)}
+
+    def _intent(self) -> dict[str, Any]:
+        chance = self.chance
+        if chance.random() < 0.6:
+            return {}
+        return {
+            "intentKey": f"face:{chance.randrange(3)}",
+            "merge": chance.choice([None, None, "latest", "reject_duplicate"]),
+            "purpose": chance.choice([None, "grant", "grant", "revoke"]),
+        }
 
     async def _submit(self, commands: list[dict[str, Any]]) -> None:
         """The same commands again until each is accepted or refused: what nobody answered may be stored or not."""
@@ -72,14 +89,23 @@ class Load:
                 await asyncio.sleep(PAUSE_S)
 
     def _sort(self, commands: list[dict[str, Any]], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        again = []
+        again: list[dict[str, Any]] = []
         for command, result in zip(commands, results, strict=True):
-            status = result["httpStatus"]
-            if status in (200, 202):
-                self.accepted.append(command["commandId"])
-                self.answers[str(status)] += 1
+            own = command["commandId"]
+            if result["httpStatus"] in (200, 202):
+                said = str(result["httpStatus"])
+                if result["command"]["commandId"] == own:
+                    self.accepted.append(own)
+                else:
+                    assert command["merge"] == "reject_duplicate", result
+                    said = "duplicate"
+                    self.refused.append(own)
             else:
-                assert result["problem"]["code"] == "DRIVER_OFFLINE", result
-                self.answers["DRIVER_OFFLINE"] += 1
-                again.append(command)
+                said = result["problem"]["code"]
+                if said == "DRIVER_OFFLINE":
+                    again.append(command)
+                else:
+                    assert said in FULL, result
+                    self.refused.append(own)
+            self.answers[said] += 1
         return again

@@ -17,8 +17,12 @@ import typer
 
 from chaos.faults import FaultMaker, Roads
 from chaos.load import DEADLINES_S, Load
+from chaos.people import People
 from chaos.plan import Fault, make_plan
+from chaos.policies import AGEING_S, Lanes, register
+from chaos.promises import broken_promises
 from laneway_center.store.database import open_engine
+from laneway_center.verify.snapshot import load as load_facts
 from laneway_local import services
 from laneway_local.stack import DATABASE_URL, Stack
 from support.laneway import Laneway, clients
@@ -66,16 +70,17 @@ class Report:
     accepted: int = 0
     answers: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    people: Counter[str] = field(default_factory=Counter)
     states: Counter[str] = field(default_factory=Counter)
-    lost: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)  # promises
     longest_recovery_s: float = 0.0
     verified: int = -1
     findings: str = ""
 
     @property
     def sound(self) -> bool:
-        """Nothing lost, and the checker found nothing."""
-        return not self.lost and self.verified == 0
+        """All promises kept, and the checker found nothing."""
+        return not self.broken and self.verified == 0
 
 
 async def run(infra: Stack, database_url: str, terms: Terms, folder: Path, say: Callable[[str], None]) -> Report:
@@ -85,22 +90,45 @@ async def run(infra: Stack, database_url: str, terms: Terms, folder: Path, say: 
         Roads(infra.urls | {DATABASE_URL: database_url}) as roads,
         _system(infra, database_url, roads, folder, terms.seed) as laneway,
     ):
-        load = await _prepare(laneway, terms)
+        lanes = await register(laneway, terms.lanes)
+        await laneway.until_online("virtual", "mqtt")
+        load = Load(laneway, random.Random(terms.seed), lanes.devices, terms.unsafe)
+        people = People(laneway, load, random.Random(terms.seed + 1), lanes.keys)
         maker = FaultMaker(infra, roads, say)
         began = time.time()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(load.run(terms.commands, terms.seconds))
-            tasks.create_task(maker.run(plan))
+            at_work = tasks.create_task(people.run())
+            async with asyncio.TaskGroup() as trouble:
+                trouble.create_task(load.run(terms.commands, terms.seconds))
+                trouble.create_task(maker.run(plan))
+            at_work.cancel()
         await maker.put_right()
+        await people.release_all()
         say(f"load and faults are over after {time.time() - began:.0f} s; waiting for the last commands")
         await laneway.all_ended(max(DEADLINES_S) + SETTLE_S)
-        return await _look(laneway, database_url, load, maker)
+        return await _look(database_url, Witnesses(laneway, lanes, load, people, maker))
+
+
+@dataclass(frozen=True)
+class Witnesses:
+    """Who can say what happened."""
+
+    laneway: Laneway
+    lanes: Lanes
+    load: Load
+    people: People
+    maker: FaultMaker
 
 
 @asynccontextmanager
 async def _system(infra: Stack, database_url: str, roads: Roads, folder: Path, seed: int) -> AsyncIterator[Laneway]:
     journal, prefix = folder / "virtual.ndjson", f"chaos{seed}"
-    direct = {DATABASE_URL: database_url, "LANEWAY_TOPOLOGY_PREFIX": prefix, "LANEWAY_VIRTUAL_JOURNAL": str(journal)}
+    direct = {
+        DATABASE_URL: database_url,
+        "LANEWAY_TOPOLOGY_PREFIX": prefix,
+        "LANEWAY_VIRTUAL_JOURNAL": str(journal),
+        "LANEWAY_AGEING_S": str(AGEING_S),
+    }
     direct |= ARCHIVED_SOON
     over_roads = direct | roads.settings
     simulator = direct | SIMULATED | {"LANEWAY_SIMULATOR_SEED": str(seed)}
@@ -119,27 +147,20 @@ async def _system(infra: Stack, database_url: str, roads: Roads, folder: Path, s
         await asyncio.to_thread(infra.stop_services, names)
 
 
-async def _prepare(laneway: Laneway, terms: Terms) -> Load:
-    half = terms.lanes // 2
-    virtual, locks = range(10_000, 10_000 + half), range(20_000, 20_000 + terms.lanes - half)
-    await laneway.register(virtual, "virtual", address={"latencyMs": 10})
-    await laneway.register(locks, "mqtt")
-    await laneway.until_online("virtual", "mqtt")
-    return Load(laneway, random.Random(terms.seed), [*virtual, *locks], terms.unsafe)
-
-
-async def _look(laneway: Laneway, database_url: str, load: Load, maker: FaultMaker) -> Report:
+async def _look(database_url: str, seen: Witnesses) -> Report:
     engine = open_engine(database_url, size=2, name="chaos")
-    report = Report(accepted=len(load.accepted), answers=load.answers)
+    laneway, load, maker = seen.laneway, seen.load, seen.maker
+    report = Report(accepted=len(load.accepted), answers=load.answers, people=seen.people.told)
     report.faults.update(f"{fault.kind} {fault.target}" for fault, _ in maker.made)
     try:
-        columns = "command_id::text AS id, status, finished_at"
+        columns = "command_id::text AS id, status, error_code, finished_at"
         known = await rows(
             engine,
             f"SELECT {columns} FROM point_command UNION ALL SELECT {columns} FROM point_command_history",
         )
-        report.states.update(row.status for row in known)
-        report.lost = sorted(set(load.accepted) - {row.id for row in known})
+        report.states.update(row.error_code if row.status == "SUPERSEDED" else row.status for row in known)
+        facts = await load_facts(engine, None, lambda *_: None)
+        report.broken = broken_promises(facts, load, seen.people, seen.lanes.limits)
         done = sorted(row.finished_at.timestamp() for row in known if row.status == "SUCCESS")
         report.longest_recovery_s = _longest_recovery(maker.made, done)
         await books_balance(engine)
@@ -147,7 +168,7 @@ async def _look(laneway: Laneway, database_url: str, load: Load, maker: FaultMak
         await engine.dispose()
     process = await asyncio.create_subprocess_exec(
         str(services.script("laneway")), "verify", "--journal", str(laneway.virtual_journal),
-        "--simulator", str(laneway.simulator.base_url),
+        "--simulator", str(laneway.simulator.base_url), "--ageing", str(AGEING_S),
         env=os.environ | {DATABASE_URL: database_url},  # not as an argument: all the machine can read those
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
@@ -167,9 +188,11 @@ def printed(terms: Terms, report: Report) -> str:
     share = f"{terms.unsafe:.0%} unsafe"
     lines = [
         f"seed {terms.seed}: {terms.commands} commands, {terms.lanes} lanes, {share}, {terms.faults} faults",
-        f"accepted {report.accepted}, lost {len(report.lost)} {report.lost[:5] or ''}",
+        f"accepted {report.accepted}, promises broken {len(report.broken)}",
+        *report.broken[:5],
         f"answers  {json.dumps(dict(sorted(report.answers.items())))}",
         f"faults   {json.dumps(dict(sorted(report.faults.items())))}",
+        f"people   {json.dumps(dict(sorted(report.people.items())))}",
         f"states   {json.dumps(dict(sorted(report.states.items())))}",
         f"longest recovery {report.longest_recovery_s:.1f} s",
         report.findings.rstrip(),

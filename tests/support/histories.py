@@ -5,6 +5,7 @@ history each time, however busy the machine is.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import count
 from operator import itemgetter
@@ -21,15 +22,20 @@ from laneway_center.store.locked_rows import Subject
 from laneway_center.store.partitions import make_partitions
 from laneway_center.store.registry import put_registry
 from laneway_center.store.tables import point_command, point_command_event
+from laneway_center.verify.facts import Execution, Journal
+from laneway_center.verify.findings import Finding, Terms
+from laneway_center.verify.rules import check
+from laneway_center.verify.snapshot import load
 from laneway_shared.judgement import Evidence, Policy
 from laneway_shared.lifecycle import FINAL, WAITING, Gate, ResultKind, RetryPlace, Status, holds_lane
 from support.outside import Device, Flight, Message, Outside
-from support.stored import register, rows, run
+from support.stored import clear, register, rows, run
 
 GRACE = timedelta(seconds=5)
 PULSE = 4  # a point of which no answer is expected
 JUDGES = JudgeTerms(grace=GRACE, policy=Policy(), chance=lambda: 0.0)
 KEPT = timedelta(days=7)
+EXACT = Terms(slack=timedelta(), clock_tolerance=timedelta(), ageing=timedelta(seconds=60))  # there is one clock only
 REMEMBERED = 40  # messages that may come again
 _numbers = count(1)
 
@@ -82,13 +88,15 @@ class World:
         self.questions: list[Message] = []  # of a slow scheduler, not yet on the road
         self.past: list[Message] = []  # have been on the road
 
-    async def set_up(self, traits: Sequence[tuple[str, str, str]]) -> None:
-        """Devices with (retry, review policy, echo)."""
+    async def set_up(self, traits: Sequence[dict[str, Any]], *, shared: bool) -> None:
+        """Devices with traits as Device has them, each in a lane of its own or all in one."""
         self.now = (await rows(self.engine, "SELECT clock_timestamp() AS now"))[0].now
-        for n, (retry, policy, echo) in enumerate(traits):
-            device = Device(number=self._first_device + n, retry=retry, review_policy=policy, echo=echo)
+        for n, each in enumerate(traits):
+            device = Device(number=self._first_device + n, **each)
             self.devices.append(device)
-            await register(self.engine, [device.number], driver=self.driver, retry=retry, review_policy=policy)
+            lane = f"shared:{self.driver}" if shared else None
+            policy = {name: each[name] for name in ("retry", "review_policy", "depth_limit", "on_full")}
+            await register(self.engine, [device.number], driver=self.driver, lane_key=lane, **policy)
             pulse = {"tenant_id": 1, "device_id": device.number, "point_id": PULSE, "name": "pulse", "access": "W"}
             await put_registry(self.engine, points=[pulse | {"ack": "none"}])
 
@@ -105,8 +113,31 @@ class World:
             await self.time_passes((row.at - self.now).total_seconds())
 
     async def leave(self) -> None:
-        """Let nobody ask after this world's commands any more."""
-        await run(self.engine, "UPDATE point_command SET due_at = NULL WHERE driver = :driver", driver=self.driver)
+        """Leave an empty database to the next world."""
+        await clear(self.engine)
+
+    async def broken_rules(self) -> dict[str, list[Finding]]:
+        """What the checker finds in this world. Its journal counts where all answers say what they are about."""
+        facts = await load(self.engine, None, lambda *_: None)
+        exact = all(device.echo == "all" for device in self.devices)
+        executions = tuple(
+            Execution(
+                journal="devices", place=n, device=flight.device.sn, at=at, command_id=flight.command_id,
+                attempt=flight.attempt,
+            )
+            for n, (flight, at) in enumerate(self.acts.executed_at)
+        )  # fmt: skip
+        journals = (Journal(name="devices", executions=executions),) if exact else ()
+        verdicts = check(replace(facts, at=self.now, journals=journals), EXACT)
+        for name in ("order", "ended"):  # what was handed over is done in any order here, and nobody may have asked yet
+            del verdicts[name]
+        return {name: found for name, found in verdicts.items() if found}
+
+    # ------------------------------------------------------------------------------ operators
+    async def lane_keys(self) -> list[str]:
+        """Its lanes."""
+        known = await rows(self.engine, "SELECT lane_key FROM lane WHERE driver = :driver", driver=self.driver)
+        return sorted(row.lane_key for row in known)
 
     # -------------------------------------------------------------------------- dispatchers
     async def claim(self, by: str, most: int = 10) -> list[RowMapping]:
@@ -125,6 +156,7 @@ class World:
         start_by: datetime = row["start_by"]
         return Flight(
             device=device,
+            lane=row["lane_key"],
             pk=row["id"],
             command_id=row["command_id"],
             attempt=row["attempt"],
@@ -203,7 +235,7 @@ def check_lane(lane: Any, commands: Sequence[Any]) -> None:
     assert len(holding) <= 1, f"{len(holding)} commands hold lane {lane.lane_id}"
     assert lane.depth == len(waiting), f"depth {lane.depth}, {len(waiting)} wait"
     assert lane.holder_id == (holding[0].id if holding else None), f"holder {lane.holder_id}, but {holding}"
-    reviews = sum(c.status == Status.MANUAL_REVIEW and c.review_policy == "hold" for c in commands)
+    reviews = sum(c.status == Status.MANUAL_REVIEW and c.review_hold for c in commands)
     assert lane.review_holds == reviews, f"{lane.review_holds} holds for {reviews} reviews"
     assert len({c.seq for c in commands}) == len(commands), "two commands at one place"
     able = [c for c in waiting if not holding or c is holding[0]]

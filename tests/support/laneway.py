@@ -15,7 +15,7 @@ import httpx
 from laneway_local.stack import Stack
 from laneway_shared.broker import Outgoing, Publisher
 
-SWITCH, VOLUME, UNLOCK, BATTERY = 1, 2, 3, 4
+SWITCH, VOLUME, UNLOCK, BATTERY, PULSE = 1, 2, 3, 4, 5
 OPEN_STATES = ["PENDING", "DISPATCHING", "SENT", "AWAITING_ACK", "RETRY_WAIT"]
 
 
@@ -35,13 +35,14 @@ class Laneway:
         return self.centers[0]
 
     async def register(self, devices: Sequence[int], driver: str, **fields: Any) -> None:
-        """Devices with four points each; those of driver mqtt are locks that the simulator plays."""
+        """Devices with five points each; those of driver mqtt are locks that the simulator plays."""
         profile = {"profile": "ydlink-lock"} if driver == "mqtt" else {}
         points = [
             {"pointId": SWITCH, "name": "lock"},
             {"pointId": VOLUME, "name": "volume", "valueType": "int", "min": 0, "max": 100_000},
             {"pointId": UNLOCK, "name": "unlock", "access": "W", "retrySafety": "unsafe"},
             {"pointId": BATTERY, "name": "battery", "access": "R"},
+            {"pointId": PULSE, "name": "pulse", "access": "W", "ack": "none"},
         ]
         document = {
             "drivers": [{"name": driver}],

@@ -18,7 +18,7 @@ INSTANCES = (0, 1)
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """One device with a lane of its own.
+    """One device, in a lane of its own or in one it shares.
 
     `echo` says what its answers name: "all" command and attempt, "command" no attempt, "nothing" only itself.
     About a "wild" one anything at all may be said.
@@ -28,6 +28,8 @@ class Device:
     retry: str
     review_policy: str
     echo: str
+    depth_limit: int | None = None
+    on_full: str | None = None
 
     @property
     def sn(self) -> str:
@@ -40,6 +42,7 @@ class Flight:
     """An attempt on its way, as its message tells."""
 
     device: Device
+    lane: str
     pk: int
     command_id: str
     attempt: int
@@ -54,6 +57,11 @@ class Flight:
     def exact(self) -> bool:
         """Whether no answer can be taken for another attempt's: such answers never count for an unsafe command."""
         return self.device.echo == "all" or (self.device.echo == "nothing" and self.unsafe)
+
+    @property
+    def keeps_lane(self) -> bool:
+        """Whether nothing else of its lane goes on before its device has answered."""
+        return self.gate == "ack" and self.ack_expected
 
     def __str__(self) -> str:
         return f"{self.pk}.{self.attempt}"
@@ -86,10 +94,15 @@ class Acts:
     """What really happened, which the center can't see."""
 
     calls: list[Flight] = field(default_factory=list)
-    executions: list[Flight] = field(default_factory=list)
+    executed_at: list[tuple[Flight, datetime]] = field(default_factory=list)
     refused: list[Flight] = field(default_factory=list)  # by the device, for certain
     sent_again: dict[str, int] = field(default_factory=dict)  # by an operator
     resolved: set[str] = field(default_factory=set)
+
+    @property
+    def executions(self) -> list[Flight]:
+        """What devices did, in order."""
+        return [flight for flight, _ in self.executed_at]
 
     def executed(self, command_id: str) -> int:
         """How often the device did it."""
@@ -134,7 +147,7 @@ class Outside:
         self.published: list[Flight] = []  # not marked SENT yet
         self.queue: list[tuple[Flight, bool]] = []  # with: redelivered
         self.tasks: list[Task] = []
-        self.tokens: dict[tuple[int, int], int] = {}  # newest by instance and device
+        self.tokens: dict[tuple[int, str], int] = {}  # newest by instance and lane
         self.inbox: list[Flight] = []  # calls on which the device may still act
         self.answers: list[tuple[Flight, Message]] = []  # of devices, not yet on the road
         self.answered: dict[tuple[int, int], datetime] = {}  # when each attempt's exact answer came on the road
@@ -253,7 +266,7 @@ class Outside:
         return possible
 
     async def _begin(self, task: Task, *, confirmed: bool = True) -> None:
-        flight, place = task.flight, (task.instance, task.flight.device.number)
+        flight, place = task.flight, (task.instance, task.flight.lane)
         answer = None
         if flight.token < self.tokens.get(place, 0):
             answer = K.STALE
@@ -275,7 +288,7 @@ class Outside:
             self.tasks.remove(task)
             self.road.append(say(flight, K.EXPIRED))
             return
-        later = [each for each in self.acts.calls if each.device is flight.device and each.token > flight.token]
+        later = self._overtakers(self.acts.calls, flight)
         assert not flight.exact or later == [], f"{flight} is called after {later[0]}"
         await self._expect_in_flight(flight)
         task.stage = "called"
@@ -332,11 +345,20 @@ class Outside:
         if flight.unsafe:
             allowed = 1 + acts.sent_again.get(flight.command_id, 0)
             assert acts.executed(flight.command_id) < allowed, f"unsafe {flight} is executed twice"
-        if flight.gate == "ack" and flight.ack_expected:
-            later = [e for e in acts.executions if e.device is flight.device and e.token > flight.token]
+        if flight.keeps_lane:
+            later = self._overtakers(acts.executions, flight)
             assert not flight.exact or later == [], f"{flight} is executed after {later[0]}"
             await self._expect_in_flight(flight)
-        acts.executions.append(flight)
+        acts.executed_at.append((flight, self._clock()))
+
+    def _overtakers(self, done: list[Flight], flight: Flight) -> list[Flight]:
+        """What was dispatched later and done before: at its device, or in its lane if it keeps that until the end."""
+        return [
+            each
+            for each in done
+            if each.token > flight.token
+            and (each.device is flight.device or (each.lane == flight.lane and flight.keeps_lane))
+        ]
 
     async def _expect_in_flight(self, flight: Flight) -> None:
         """While the device may act the center keeps the attempt in flight (if answers say which one they are about)."""

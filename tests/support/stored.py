@@ -11,6 +11,7 @@ from laneway_center.intake import Accepted, Answer, Intake, Submission
 from laneway_center.settings import CenterSettings
 from laneway_center.store.instances import mark_listening, record_heartbeats
 from laneway_center.store.registry import put_registry
+from laneway_center.store.tables import metadata
 from laneway_center.wakeups import Wakeups
 from laneway_shared.messages import Heartbeat
 
@@ -87,6 +88,11 @@ async def run(engine: AsyncEngine, sql: str, **parameters: Any) -> None:
     """Change a row by hand: move a clock, as it were."""
     async with engine.begin() as connection:
         await connection.execute(text(sql), parameters)
+
+
+async def clear(engine: AsyncEngine) -> None:
+    """Empty the database."""
+    await run(engine, f"TRUNCATE {', '.join(table.name for table in metadata.sorted_tables)}")
 
 
 async def books_balance(engine: AsyncEngine) -> None:

@@ -7,7 +7,8 @@ balance, nothing runs twice or out of order, and everything ends.
 import asyncio
 import os
 import random
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -21,12 +22,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from laneway_center.intake import Submission
+from laneway_center.intake import Accepted, Answer, Submission
 from laneway_center.store import migrate
 from laneway_center.store.actions import Operator
 from laneway_center.store.database import open_engine
+from laneway_center.store.lanes import hold_lane, release_lane, skip_head
 from laneway_center.store.locked_rows import Subject
 from laneway_center.store.operators import resolve, send_again
+from laneway_center.store.withdrawals import cancel
 from laneway_shared.judgement import Evidence
 from laneway_shared.lifecycle import (
     LETTER_DELIVERY_LIMIT,
@@ -34,13 +37,14 @@ from laneway_shared.lifecycle import (
     LETTER_REJECTED,
     OPERATOR_TRANSITIONS,
     TRANSITIONS,
+    WAITING,
     ResultKind,
     Status,
 )
 from laneway_shared.problems import ProblemError
 from support.histories import GRACE, PULSE, World, check_command, check_lane, make_time_virtual
 from support.outside import Action, Message
-from support.stored import LEVEL, UNLOCK, ids, rows, store, submission
+from support.stored import LEVEL, UNLOCK, rows, store, submission
 
 S, K = Status, ResultKind
 ResultT = TypeVar("ResultT")
@@ -60,10 +64,24 @@ DEADLINES = [600.0, 600.0, 600.0, 60.0, 20.0, 5.0]
 ENDS_BY = timedelta(seconds=700)  # later than every deadline and bound below
 BY_OPERATOR = ("REPLAYED", "REQUEUED", "RESOLVED")
 
-traits = st.tuples(
-    st.sampled_from(["strict", "relaxed"]),
-    st.sampled_from(["release", "hold"]),
-    st.sampled_from(["all", "all", "all", "command", "nothing", "wild"]),
+traits = st.fixed_dictionaries(
+    {
+        "retry": st.sampled_from(["strict", "relaxed"]),
+        "review_policy": st.sampled_from(["release", "hold"]),
+        "echo": st.sampled_from(["all", "all", "all", "command", "nothing", "wild"]),
+        "depth_limit": st.sampled_from([None, None, 4, 2]),
+        "on_full": st.sampled_from(["reject", "drop_oldest"]),
+    }
+)
+intents: st.SearchStrategy[dict[str, Any]] = st.one_of(
+    st.just({}),
+    st.fixed_dictionaries(
+        {
+            "intent_key": st.sampled_from(["x", "x", "y"]),
+            "merge": st.sampled_from([None, "latest", "reject_duplicate"]),
+            "purpose": st.sampled_from([None, "grant", "revoke"]),
+        }
+    ),
 )
 orders = st.fixed_dictionaries(
     {
@@ -72,6 +90,7 @@ orders = st.fixed_dictionaries(
         "gate": st.sampled_from([None, None, "ack", "transport"]),
         "expire_in_s": st.sampled_from(DEADLINES),
         "max_attempts": st.sampled_from([3, 3, 2, 1]),
+        "intent": intents,
     }
 )
 evidence = st.builds(
@@ -96,6 +115,10 @@ class Histories(RuleBasedStateMachine):
         self._last_event = 0
         self._status: dict[int, str | None] = {}
         self._claims: set[tuple[int, int]] = set()
+        self._cancelled: set[str] = set()
+        self._held: set[str] = set()
+        self._let_go: set[int] = set()  # reviews that an operator let the lane go on past
+        self._deepest: Counter[int] = Counter()  # how much waited in a lane after anything but a submit
         self.world = World(engine)
 
     def do(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -108,21 +131,27 @@ class Histories(RuleBasedStateMachine):
     # ----------------------------------------------------------------------------- submits
     @initialize(
         devices=st.lists(traits, min_size=1, max_size=2),
+        shared=st.booleans(),
         first=st.lists(orders, min_size=2, max_size=4),
         seed=PICK,
         steps_between=st.sampled_from([16, 24, 12, 30, 6, 0]),
     )
     def begin(
-        self, devices: list[tuple[str, str, str]], first: list[dict[str, Any]], seed: int, steps_between: int
+        self,
+        devices: list[dict[str, Any]],
+        shared: bool,
+        first: list[dict[str, Any]],
+        seed: int,
+        steps_between: int,
     ) -> None:
         self._chance, self._steps_between = random.Random(seed), steps_between
-        self.do(self.world.set_up(devices))
+        self.do(self.world.set_up(devices, shared=shared))
         self.submit(first, 0, twice=False)
 
     @rule(asked=st.lists(orders, min_size=1, max_size=2), pick=PICK, twice=st.booleans())
     def submit(self, asked: list[dict[str, Any]], pick: int, twice: bool) -> None:
         devices = self.world.devices
-        new = [submission(devices[(pick + n) % len(devices)].number, **order) for n, order in enumerate(asked)]
+        new = [_order(devices[(pick + n) % len(devices)].number, order) for n, order in enumerate(asked)]
         if self._submitted and pick % 3 == 0:
             new.append(self._submitted[pick % len(self._submitted)])  # an earlier one again
         self._submitted += new
@@ -130,9 +159,22 @@ class Histories(RuleBasedStateMachine):
 
         async def together() -> None:
             answers = await asyncio.gather(*(store(self.world.engine, *part) for part in group))
-            assert {tuple(ids(answer)) for answer in answers} == {tuple(s.command_id for s in new)}
+            for said in answers:
+                self._check_answers(new, said)
+            created = [
+                a.command["command_id"] for said in answers for a in said if isinstance(a, Accepted) and a.created
+            ]
+            assert len(created) == len(set(created)), "a command was made twice"
 
         self.do(together())
+
+    def _check_answers(self, new: Sequence[Submission], answers: Sequence[Answer]) -> None:
+        for each, answer in zip(new, answers, strict=True):
+            if isinstance(answer, ProblemError):
+                assert answer.code == "LANE_FULL"
+                continue
+            other = str(answer.command["command_id"]) != each.command_id
+            assert not other or (each.merge == "reject_duplicate" and not answer.created)
 
     # ------------------------------------------------------------------------------ center
     @rule(by=st.sampled_from(["a", "b", "ab"]), most=st.sampled_from([10, 1]))
@@ -213,11 +255,25 @@ class Histories(RuleBasedStateMachine):
             "priority": chance.choice([None, 0, 2]),
             "gate": chance.choice([None, None, "transport"]),
             "expire_in_s": chance.choice(DEADLINES),
+            "intent": chance.choice([{}, {}, {"intent_key": "x"}, {"intent_key": "x", "merge": "latest"}]),
         }
-        new = submission(chance.choice(self.world.devices).number, **order)
+        new = _order(chance.choice(self.world.devices).number, order)
         self._submitted.append(new)
         self._claimable = True
-        assert ids(await store(self.world.engine, new)) == [new.command_id]
+        self._check_answers([new], await store(self.world.engine, new))
+
+    async def _cancel_any(self, chance: random.Random) -> None:
+        await self._cancel(chance.choice(self._submitted).command_id)
+
+    async def _cancel(self, one: str) -> None:
+        try:
+            await cancel(self.world.engine, Subject(tenant_id=1, command_id=one), grace=GRACE)
+        except ProblemError as problem:
+            assert problem.code in {"TOO_LATE", "COMMAND_UNKNOWN"}, problem  # noqa: PT017 - others are errors
+            note(f"refused: {problem.code}")
+        else:
+            self._cancelled.add(one)
+            self._claimable = True
 
     def _possible(self) -> list[Action]:
         actions = self.world.outside.actions()
@@ -227,6 +283,7 @@ class Histories(RuleBasedStateMachine):
         else:
             actions.append(Action(2 + busy // 10 if busy else 4, "wait", self._wait))
             actions.append(Action(1, "submit", partial(self._submit_any, self._chance)))
+            actions.append(Action(1, "cancel", partial(self._cancel_any, self._chance)))
         if self.world.outside.road:
             actions.append(Action(12, "record", self._record))
         return [action for action in actions for _ in range(action.weight)]
@@ -296,6 +353,35 @@ class Histories(RuleBasedStateMachine):
 
         self.do(ask())
 
+    @rule(pick=PICK)
+    def a_caller_cancels(self, pick: int) -> None:
+        self.do(self._cancel(self._choose(pick, S.PENDING, S.RETRY_WAIT)))
+
+    @rule(pick=PICK)
+    def operator_holds_or_releases(self, pick: int) -> None:
+        async def act() -> None:
+            keys = await self.world.lane_keys()
+            lane = keys[pick % len(keys)]
+            turn = release_lane if lane in self._held else hold_lane
+            await turn(self.world.engine, 1, lane, KIM)
+            self._held ^= {lane}
+            self._claimable = True
+
+        self.do(act())
+
+    @rule(pick=PICK)
+    def operator_skips(self, pick: int) -> None:
+        async def act() -> None:
+            keys = await self.world.lane_keys()
+            try:
+                await skip_head(self.world.engine, 1, keys[pick % len(keys)], KIM, grace=GRACE, ageing_s=60)
+            except ProblemError as problem:
+                assert problem.code in {"LANE_EMPTY", "LANE_IN_FLIGHT"}, problem  # noqa: PT017 - others are errors
+                note(f"refused: {problem.code}")
+            self._claimable = True
+
+        self.do(act())
+
     def _choose(self, pick: int, *wanted: Status) -> str:
         """A command in one of these states if there is one, else any."""
         known = self.do(self._read("SELECT command_id::text, status FROM every_command WHERE driver = :d ORDER BY id"))
@@ -328,12 +414,14 @@ class Histories(RuleBasedStateMachine):
         by_pk = {command.id: command for command in commands}
         for event in events:
             self._check_event(event, by_pk[event.command_pk])
-            self._check_hold(event, by_pk)
+            self._check_hold(event, by_pk, {lane.lane_id: lane for lane in lanes})
+            self._check_bound(event, by_pk)
             self._check_absence(event, by_pk[event.command_pk])
             self._last_event = event.id
         for command in commands:
             assert self._status[command.id] == command.status, "a change has no line in the timeline"
             check_command(command)
+            assert command.status == S.CANCELLED or str(command.command_id) not in self._cancelled
             self._check_truth(command)
         for lane in lanes:
             check_lane(lane, [command for command in commands if command.lane_id == lane.lane_id])
@@ -355,13 +443,34 @@ class Histories(RuleBasedStateMachine):
         if event.kind == "CONFIRMED":
             assert (pk, event.attempt) in self.world.confirmed, "another attempt was confirmed"
 
-    def _check_hold(self, event: Any, by_pk: dict[int, Any]) -> None:
+    def _check_hold(self, event: Any, by_pk: dict[int, Any], lanes: dict[int, Any]) -> None:
+        """Nothing is claimed in a lane that is held. An operator acts between two looks, so all events are later."""
         claimed = by_pk[event.command_pk]
+        if event.kind == "SKIPPED" and event.to_status == S.MANUAL_REVIEW:
+            self._let_go.add(claimed.id)
+        elif event.from_status != event.to_status:
+            self._let_go.discard(claimed.id)
         if event.kind == "CLAIMED":
+            assert lanes[claimed.lane_id].lane_key not in self._held, f"{claimed.id} is claimed in a held lane"
             same_lane = {pk: command for pk, command in by_pk.items() if command.lane_id == claimed.lane_id}
-            lane = [pk for pk, command in same_lane.items() if command.review_policy == "hold"]
+            lane = [pk for pk, c in same_lane.items() if c.review_policy == "hold" and pk not in self._let_go]
             in_review = [pk for pk in lane if self._status.get(pk) == S.MANUAL_REVIEW]
             assert in_review == [], f"{claimed.id} is claimed while {in_review} hold the lane"
+
+    def _check_bound(self, event: Any, by_pk: dict[int, Any]) -> None:
+        """No submit makes a lane deeper than its bound; what comes back to wait may."""
+        new = by_pk[event.command_pk]
+        waiting = sum(
+            self._status.get(pk) in WAITING for pk, command in by_pk.items() if command.lane_id == new.lane_id
+        )
+        if event.kind != "STORED":
+            self._deepest[new.lane_id] = max(self._deepest[new.lane_id], waiting)
+            return
+        sharing = {command.device_id for command in by_pk.values() if command.lane_id == new.lane_id}
+        limits = [device.depth_limit for device in self.world.devices if device.number in sharing]
+        limit = max((limit or waiting for limit in limits), default=waiting)
+        deepest = max(limit, self._deepest[new.lane_id])
+        assert waiting <= deepest, f"{waiting} wait in lane {new.lane_id}, which may have {limit}"
 
     def _check_absence(self, event: Any, command: Any) -> None:
         """Nothing is given up for lost whose answer was on the road in time."""
@@ -398,6 +507,7 @@ class Histories(RuleBasedStateMachine):
     async def _everything_ends(self) -> None:
         world = self.world
         await world.record(world.take_from_road(len(world.outside.road)))
+        assert await world.broken_rules() == {}
         for _ in range(3):
             await world.time_passes(ENDS_BY.total_seconds())
             await world.record(await world.ask_due())
@@ -406,6 +516,13 @@ class Histories(RuleBasedStateMachine):
         assert {row.status for row in left} <= {S.MANUAL_REVIEW}, f"these never end: {left}"
         stuck = await self._read("SELECT * FROM lane WHERE driver = :d AND state <> 'idle'")
         assert stuck == []
+        assert await world.broken_rules() == {}
+
+
+def _order(device: int, order: dict[str, Any]) -> Submission:
+    """What somebody asks for, of a device."""
+    plain = {name: value for name, value in order.items() if name != "intent"}
+    return submission(device, **plain, **order["intent"])
 
 
 async def _awaited(work: Awaitable[None]) -> None:

@@ -23,8 +23,10 @@ from laneway_center.store.actions import Operator
 from laneway_center.store.claims import ClaimTerms, claim, confirm_sent
 from laneway_center.store.database import open_engine
 from laneway_center.store.evidence import Item, JudgeTerms, apply
+from laneway_center.store.lanes import hold_lane, release_lane, skip_head
 from laneway_center.store.locked_rows import Subject
 from laneway_center.store.operators import resolve, send_again
+from laneway_center.store.withdrawals import cancel
 from laneway_center.verify.findings import Terms
 from laneway_center.verify.journals import from_file
 from laneway_center.verify.rules import check
@@ -197,7 +199,7 @@ TAMPERED = {
         UPDATE point_command SET status = 'RETRY_WAIT', next_visible_at = now(), retry = 'relaxed'
         WHERE status = 'PENDING'
         """,
-    "lane_books": "UPDATE lane SET depth = depth + 1",
+    "lane_books": "UPDATE lane SET depth = depth + 1 WHERE depth > 0",
     "claimed_once": """UPDATE point_command_event SET detail = jsonb_set(detail, '{laneToken}', '1')
         WHERE kind = 'CLAIMED' AND detail ->> 'laneToken' = '3'""",
     "in_window": """UPDATE point_command_event SET detail = jsonb_set(detail, '{startBy}', '"2020-01-01T00:00:00Z"')
@@ -212,6 +214,48 @@ async def test_rows_changed_by_hand_are_found(plant: Plant, rule: str) -> None:
         await run(plant.engine, statement)
     assert await plant.broken() == {rule: 1}
     assert await plant.broken(tenant=7) == {}, "another tenant's"
+
+
+async def acted_upon(plant: Plant) -> None:
+    """Holds, releases, revocations, merges, cancels and skips."""
+    lane = f"device:{DEVICE}"
+    [first] = await plant.submit("1", intent_key="face:1")
+    await hold_lane(plant.engine, 1, lane, SOMEBODY)
+    await plant.submit("2", purpose="revoke", intent_key="face:1")
+    await plant.submit("3", "4", merge="latest", intent_key="volume")
+    [gone] = await plant.submit("5")
+    await cancel(plant.engine, Subject(tenant_id=1, command_id=gone), grace=GRACE)
+    assert await claim(plant.engine, "virtual", room=9, profiles=[], terms=TERMS) == []
+    await release_lane(plant.engine, 1, lane, SOMEBODY)
+    await plant.done()
+    await plant.submit("6", priority=4)
+    await skip_head(plant.engine, 1, lane, SOMEBODY, grace=GRACE, ageing_s=60)
+    await plant.done()
+    await plant.done()
+    [row] = await rows(plant.engine, "SELECT status FROM point_command WHERE command_id = :c", c=first)
+    assert row.status == "SUPERSEDED"
+
+
+ACTED_AGAINST = {
+    "held": "UPDATE operator_action SET after = jsonb_set(after, '{token}', '1') WHERE action = 'lane.release'",
+    "withdrawn": "UPDATE point_command SET intent_key = 'face:2' WHERE error_code = 'REVOKED'",
+    "lane_order": "UPDATE point_command_event SET kind = 'NOTED' WHERE kind = 'SKIPPED'",
+    "intents": """WITH last AS (
+          UPDATE point_command SET intent_key = 'volume' WHERE request_value = '6' RETURNING id)
+        UPDATE point_command_event SET detail = '{"merge": "latest"}'
+        WHERE kind = 'STORED' AND command_pk = (SELECT id FROM last)""",
+}
+
+
+@pytest.mark.parametrize("rule", ["", *ACTED_AGAINST])
+async def test_what_operators_and_intents_do_is_sound_and_rows_changed_by_hand_are_found(
+    plant: Plant, rule: str
+) -> None:
+    await acted_upon(plant)
+    if rule:
+        await run(plant.engine, ACTED_AGAINST[rule])
+    found = await plant.broken()
+    assert set(found) == ({rule} if rule else set()), found
 
 
 async def test_a_change_that_nobody_may_make_is_found(plant: Plant) -> None:
@@ -261,7 +305,7 @@ async def test_without_a_journal_the_tables_alone_are_judged(plant: Plant) -> No
     await plant.live()
     code, said, _ = await laneway("verify", LANEWAY_DATABASE_URL=plant.url)
     assert code == 0
-    assert said.count("no journal") == 6
+    assert said.count("no journal") == 7
 
 
 # ------------------------------------------------------------------------------- a real simulator

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -11,163 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laneway_center.verify import rules
-from laneway_center.verify.facts import Command, Event, Execution, Facts, Journal, Lane
-from laneway_center.verify.findings import Finding, Terms
-from laneway_shared.lifecycle import WAITING, Gate, RetryPlace, Status, holds_lane
-
-T0 = datetime(2026, 1, 1, tzinfo=UTC)
-WINDOW, CALL, GRACE, ACK = (timedelta(seconds=n) for n in (10, 5, 5, 10))
-MUCH_LATER = T0 + timedelta(days=1)
-
-
-def uuid_of(name: str) -> str:
-    return f"00000000-0000-7000-8000-{name.encode().hex():>012}"
-
-
-class Story:
-    """Tells a history step by step, a second each, and derives rows and books from it."""
-
-    def __init__(self) -> None:
-        self.now = T0
-        self.commands: dict[str, dict[str, Any]] = {}
-        self.events: list[Event] = []
-        self.executions: list[Execution] = []
-        self._states: dict[str, str] = {}
-        self._attempts: Counter[str] = Counter()
-        self._tokens: Counter[int] = Counter()
-
-    def store(self, *names: str, lane: int = 1, **fields: Any) -> "Story":
-        for name in names:
-            usual = {
-                "pk": len(self.commands) + 1,
-                "command_id": uuid_of(name),
-                "tenant_id": 1,
-                "lane_id": lane,
-                "driver": "virtual",
-                "device_sn": f"SN{lane}",
-                "gate": "ack",
-                "retry": "strict",
-                "unsafe": False,
-                "ack_expected": True,
-                "call_timeout": CALL,
-                "expire_at": T0 + timedelta(hours=1),
-            }
-            self.commands[name] = usual | fields
-            self.move(name, "PENDING", "STORED")
-        return self
-
-    def move(self, name: str, after: str, kind: str = "SUCCESS", **fields: Any) -> "Story":
-        self.now += timedelta(seconds=1)
-        usual = {
-            "id": len(self.events) + 1,
-            "command_pk": self.commands[name]["pk"],
-            "at": self.now,
-            "before": self._states.get(name),
-            "after": after,
-            "attempt": self._attempts[name],
-            "kind": kind,
-        }
-        self.events.append(Event(**usual | fields))
-        self._states[name] = after
-        return self
-
-    def claim(self, name: str, **fields: Any) -> "Story":
-        lane = self.commands[name]["lane_id"]
-        self._attempts[name] += 1
-        self._tokens[lane] += 1
-        usual = {"lane_token": self._tokens[lane], "start_by": self.now + WINDOW}
-        self.move(name, "DISPATCHING", "CLAIMED", **usual | fields)
-        return self.move(name, "SENT", "CONFIRMED")
-
-    def execute(self, name: str, **fields: Any) -> "Story":
-        command = self.commands.get(name, {"command_id": uuid_of(name), "device_sn": "SN1"})
-        usual = {
-            "journal": "j",
-            "place": len(self.executions) + 1,
-            "device": command["device_sn"],
-            "at": self.now,
-            "command_id": command["command_id"],
-            "attempt": self._attempts[name] or 1,
-        }
-        self.executions.append(Execution(**usual | fields))
-        return self
-
-    def done(self, *names: str) -> "Story":
-        for name in names:
-            self.claim(name).execute(name).move(name, "SUCCESS")
-        return self
-
-    def facts(self, *, until: int | None = None, at: datetime = MUCH_LATER) -> Facts:
-        """The tables as they were after so many events; the journals as they are now."""
-        events = tuple(self.events[:until])
-        rows = {event.command_pk for event in events}
-        commands = {
-            fields["pk"]: self._row(fields, [event for event in events if event.command_pk == fields["pk"]])
-            for fields in self.commands.values()
-            if fields["pk"] in rows
-        }
-        names = sorted({execution.journal for execution in self.executions} | {"j"})
-        return Facts(
-            at=at if until is None else events[-1].at,
-            commands=commands,
-            events=events,
-            lanes={lane: _lane(lane, list(commands.values()), events) for lane in _lanes(commands)},
-            journals=tuple(
-                Journal(name=name, executions=tuple(one for one in self.executions if one.journal == name))
-                for name in names
-            ),
-            device_sns=frozenset(command.device_sn or "" for command in commands.values()),
-        )
-
-    def _row(self, fields: dict[str, Any], events: list[Event]) -> Command:
-        claims = [event for event in events if event.kind == "CLAIMED"]
-        handed_over = [event.at for event in events if event.after == "AWAITING_ACK"]
-        return Command(
-            status=str(events[-1].after),
-            attempt=len(claims),
-            quiet_at=(claims[-1].start_by or T0) + CALL + GRACE if claims else None,
-            ack_due_at=handed_over[-1] + ACK if handed_over else None,
-            **fields,
-        )
-
-
-def _lanes(commands: dict[int, Command]) -> set[int]:
-    return {command.lane_id for command in commands.values()}
-
-
-def _lane(lane: int, commands: list[Command], events: tuple[Event, ...]) -> Lane:
-    mine = {command.pk: command for command in commands if command.lane_id == lane}
-    depth = sum(command.status in WAITING for command in mine.values())
-    holders = [
-        command
-        for command in mine.values()
-        if holds_lane(Status(command.status), Gate(command.gate), RetryPlace(command.retry))
-    ]
-    in_flight = any(holder.status != "RETRY_WAIT" for holder in holders)
-    return Lane(
-        lane_id=lane,
-        tenant_id=1,
-        key=f"device:{lane}",
-        state="busy" if in_flight else "ready" if depth else "idle",
-        depth=depth,
-        holder_id=holders[0].pk if holders else None,
-        token=max((event.lane_token or 0 for event in events if event.command_pk in mine), default=0),
-        review_holds=0,
-    )
-
-
-def findings(facts: Facts, **terms: timedelta) -> dict[str, list[Finding]]:
-    """What is broken, by rule."""
-    return {name: found for name, found in rules.check(facts, Terms(**terms)).items() if found}
-
-
-def the_finding(facts: Facts, rule: str, **terms: timedelta) -> Finding:
-    """The only finding, by the only rule that is broken."""
-    found = findings(facts, **terms)
-    assert set(found) == {rule}, found
-    [finding] = found[rule]
-    assert finding.evidence or rule == "lane_books"
-    return finding
+from laneway_center.verify.facts import Facts
+from laneway_center.verify.findings import Terms
+from support.stories import ACK, CALL, GRACE, T0, Story, findings, the_finding, uuid_of
 
 
 def eventful() -> Story:
@@ -190,7 +36,7 @@ def test_a_sound_history_has_no_findings() -> None:
     assert findings(eventful().facts()) == {}
 
 
-@pytest.mark.parametrize("until", range(1, len(eventful().events) + 1))
+@pytest.mark.parametrize("until", eventful().moments)
 def test_a_live_system_is_sound_at_any_moment(until: int) -> None:
     """The journal is read later and already knows what the snapshot doesn't."""
     assert findings(eventful().facts(until=until)) == {}
@@ -386,7 +232,7 @@ def test_success_is_believed_where_no_journal_could_contradict_it() -> None:
 
 
 def test_a_journal_that_was_cut_says_nothing_about_the_time_before() -> None:
-    story = Story().store("early", "late", "done").claim("early").move("early", "SUCCESS")
+    story = Story().store("early", "done", "late").claim("early").move("early", "SUCCESS")
     begins_at = story.now + timedelta(seconds=3)
     story.store("pause", "pauses", lane=2).done("pause", "pauses", "done").claim("late").move("late", "SUCCESS")
     facts = story.facts()
@@ -459,10 +305,10 @@ def test_books_that_dont_balance_are_found(wrong: dict[str, Any]) -> None:
 
 
 def test_a_review_that_closes_its_lane_is_in_its_books() -> None:
-    facts = Story().store("a", unsafe=True).claim("a").move("a", "MANUAL_REVIEW", "DUE").facts()
-    facts = replace(facts, commands={1: replace(facts.commands[1], review_hold=True)})
-    the_finding(facts, "lane_books")
-    assert findings(replace(facts, lanes={1: replace(facts.lanes[1], review_holds=1)})) == {}
+    story = Story().store("a", unsafe=True, review_policy="hold").claim("a").move("a", "MANUAL_REVIEW", "DUE")
+    facts = story.facts()
+    assert findings(facts) == {}
+    the_finding(replace(facts, lanes={1: replace(facts.lanes[1], review_holds=0)}), "lane_books")
 
 
 def test_attempts_without_their_claim_are_found() -> None:

@@ -15,6 +15,7 @@ from laneway_center.explanation import blockers, headline
 from laneway_center.policies import POLICIES, resolve
 from laneway_center.store.actions import Operator
 from laneway_center.store.lanes import LaneFacts, hold_lane, list_lanes, read_lane, release_lane, skip_head
+from laneway_center.traces import note_changes
 from laneway_shared.problems import responses
 
 router = APIRouter(prefix="/lanes", tags=["lanes"])
@@ -185,7 +186,8 @@ async def skip(
     """Let a lane go on past a head that waits for its next attempt, or past a review that closes it."""
     who = Operator(name=operator, why=body.reason)
     ageing_s = doors.settings.ageing_s
-    await within(skip_head(doors.engine, tenant_id, lane_key, who, grace=doors.grace, ageing_s=ageing_s))
+    skipped = await within(skip_head(doors.engine, tenant_id, lane_key, who, grace=doors.grace, ageing_s=ageing_s))
+    note_changes(skipped.changes)
     doors.wakeups.lanes_ready()
     return await show(lane_key, doors, tenant_id)
 

@@ -83,6 +83,16 @@ def verify(
             min=0, max=LONGEST_S, metavar="S", help="Seconds the clocks of journals may be off the database's."
         ),
     ] = 1,
+    ageing: Annotated[
+        float | None,
+        typer.Option(
+            envvar="LANEWAY_AGEING_S",
+            min=0.001,
+            max=LONGEST_S,
+            metavar="S",
+            help="Seconds of waiting that raise a priority by one; without it only what holds for any is judged.",
+        ),
+    ] = None,
     tenant: Annotated[int | None, typer.Option(metavar="N", help="Only this tenant; without it all.")] = None,
     output: Annotated[Output, typer.Option(help="Form of the result.")] = Output.TABLE,
     most: Annotated[int, typer.Option(min=0, metavar="N", help="Findings shown per rule, at most.")] = 20,
@@ -98,7 +108,11 @@ def verify(
         simulators=tuple(dict.fromkeys(url.rstrip("/") for url in simulator or ())),
         files=tuple(dict.fromkeys(path.resolve() for path in journal or ())),
     )
-    terms = Terms(slack=timedelta(seconds=slack), clock_tolerance=timedelta(seconds=clock_tolerance))
+    terms = Terms(
+        slack=timedelta(seconds=slack),
+        clock_tolerance=timedelta(seconds=clock_tolerance),
+        ageing=None if ageing is None else timedelta(seconds=ageing),
+    )
     with progress() as bars:
         facts = asyncio.run(_facts(sources, bars))
         judging = bars.add_task("rules", total=len(rules.RULES))

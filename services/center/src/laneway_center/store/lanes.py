@@ -10,9 +10,10 @@ from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from laneway_center.store.actions import Action, Operator, record_actions
-from laneway_center.store.database import transact
-from laneway_center.store.locked_rows import LockedCommand, LockedRows, Subject
+from laneway_center.store.database import to_json, transact
+from laneway_center.store.locked_rows import Change, LockedCommand, LockedRows, Subject
 from laneway_center.store.statements import SQL
+from laneway_center.store.withdrawals import OVERTAKEN, withdraw
 from laneway_shared.lifecycle import RetryPlace, Status
 from laneway_shared.problems import ProblemError
 
@@ -125,18 +126,27 @@ async def release_lane(engine: AsyncEngine, tenant_id: int, lane_key: str, opera
     await _act(engine, tenant_id, lane_key, operator, "lane.release", work)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """The command that was skipped, and what changed for it: nothing, or it ended."""
+
+    command_id: str
+    changes: tuple[Change, ...]
+
+
 async def skip_head(
     engine: AsyncEngine, tenant_id: int, lane_key: str, operator: Operator, *, grace: timedelta, ageing_s: float
-) -> str:
+) -> Skipped:
     """Let a lane go on past what it waits for: a review that closes it, or a head that waits for its next attempt.
 
-    The command goes to the tail and waits there; a review stays open. Returns the command's id.
+    The command goes to the tail and waits there; a review stays open. One that a newer command of its intent would
+    overtake by this is SUPERSEDED: a grant must not run after its revocation.
 
     Raises:
         ProblemError: the lane is not known, nothing waits in it, or its head is on its way to the device.
         DatabaseAwayError: PostgreSQL can't be reached; nothing was written.
     """
-    skipped: list[str] = []
+    skipped: list[Skipped] = []
 
     async def work(connection: AsyncConnection, lane: RowMapping) -> None:
         given = {"lane_id": lane["lane_id"], "holder_id": lane["holder_id"], "most": 1000, "ageing_s": ageing_s}
@@ -149,14 +159,19 @@ async def skip_head(
         head = closing or next((c for c in found if c.now_is.status is not Status.MANUAL_REVIEW), None)
         if head is None:
             raise ProblemError(HTTPStatus.CONFLICT, "LANE_EMPTY", f"nothing waits in lane {lane_key}")
-        await _skip(rows, head, lane, operator)
-        skipped[:] = [head.row["command_id"]]
+        await _skip(connection, rows, head, lane, operator)
+        skipped[:] = [Skipped(command_id=head.row["command_id"], changes=tuple(rows.changes))]
 
-    await _act(engine, tenant_id, lane_key, operator, "lane.skip", work, after=lambda: {"commandId": skipped[0]})
+    def after() -> dict[str, Any]:
+        return {"commandId": skipped[0].command_id}
+
+    await _act(engine, tenant_id, lane_key, operator, "lane.skip", work, after=after)
     return skipped[0]
 
 
-async def _skip(rows: LockedRows, head: LockedCommand, lane: RowMapping, operator: Operator) -> None:
+async def _skip(
+    connection: AsyncConnection, rows: LockedRows, head: LockedCommand, lane: RowMapping, operator: Operator
+) -> None:
     detail = {"by": operator.name, "why": operator.why}
     attempt = head.now_is.attempt
     if head.review_hold:
@@ -172,12 +187,23 @@ async def _skip(rows: LockedRows, head: LockedCommand, lane: RowMapping, operato
             f"command {head.row['command_id']} is on its way to the device ({head.now_is.status}); its result or, at "
             "the latest, its bound frees the lane",
         )
+    if await _is_overtaken(connection, head):
+        withdraw(rows, head, OVERTAKEN, detail)
+        await rows.write()
+        return
     rows.to_the_tail(head)
     note = "an operator put it behind the others of its lane"
     skipped = replace(head.now_is, retry=RetryPlace.RELAXED)
     rows.record(head, skipped, kind="SKIPPED", note=note, attempt=attempt, detail=detail)
     await rows.write()
     await rows.put_last(head, lane["last_priority"])
+
+
+async def _is_overtaken(connection: AsyncConnection, head: LockedCommand) -> bool:
+    """Whether a newer command of its intent is open."""
+    intent = {name: head.row[name] for name in ("lane_id", "device_id", "intent_key")}
+    same = (await connection.execute(SQL["live_intents"], {"rows": to_json([intent])})).mappings().all()
+    return bool(same) and same[-1]["command_id"] != head.row["command_id"]
 
 
 async def _act(
@@ -212,7 +238,7 @@ async def _act(
 
 
 def _marks(lane: RowMapping) -> dict[str, Any]:
-    names = ("state", "depth", "operator_hold", "operator_hold_reason", "review_holds")
+    names = ("state", "depth", "token", "operator_hold", "operator_hold_reason", "review_holds")
     return {name: lane[name] for name in names}
 
 

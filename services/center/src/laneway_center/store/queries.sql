@@ -76,7 +76,8 @@ input AS MATERIALIZED (
     n int, command_id uuid, tenant_id bigint, type text, device_id bigint, point_id bigint, lane_id bigint,
     driver text, priority smallint, request_value text, source text, source_user_id bigint, intent_key text,
     purpose text, body_hash text, retry_safety text, gate text, retry text, review_policy text, ack_expected boolean,
-    ack_timeout_ms int, call_timeout_ms int, max_attempts int, occurred_at timestamptz, expire_at timestamptz)
+    ack_timeout_ms int, call_timeout_ms int, max_attempts int, occurred_at timestamptz, expire_at timestamptz,
+    merge text)
 ),
 places AS (
   UPDATE lane l SET
@@ -111,8 +112,11 @@ inserted AS (
   RETURNING *
 ),
 noted AS (
-  INSERT INTO point_command_event (command_pk, at, to_status, attempt, kind, note)
-  SELECT id, clock.at, 'PENDING', 0, 'STORED', 'waits its turn' FROM inserted, clock
+  INSERT INTO point_command_event (command_pk, at, to_status, attempt, kind, note, detail)
+  SELECT n.id, clock.at, 'PENDING', 0, 'STORED', 'waits its turn',
+         CASE WHEN i.merge IS NOT NULL THEN jsonb_build_object('merge', i.merge) END
+  FROM inserted n JOIN input i ON i.command_id = n.command_id AND i.tenant_id = n.tenant_id CROSS JOIN clock
+  ORDER BY n.id
 )
 SELECT c.*, (SELECT l.lane_key FROM lane l WHERE l.lane_id = c.lane_id) AS lane_key FROM inserted c;
 
@@ -149,7 +153,7 @@ SELECT pg_advisory_xact_lock(hashtext('laneway room'), hashtext(:driver));
 -- Up to :most lanes of a driver service that may send now, no more than its live instances have room for. In a
 -- statement of its own: the next one must see what was committed while this one looked.
 SELECT lane_id FROM lane
-WHERE driver = :driver AND state = 'ready' AND ready_at <= clock_timestamp()
+WHERE driver = :driver AND state = 'ready' AND ready_at <= (SELECT clock_timestamp())
   AND operator_hold IS NULL AND review_holds = 0
 ORDER BY ready_at LIMIT GREATEST(0, LEAST(
   CAST(:most AS bigint),
@@ -285,7 +289,7 @@ SELECT clock_timestamp() AS now, c.id, c.tenant_id, c.command_id::text AS comman
        c.attempts_spent, c.max_attempts, c.retry_safety, c.gate, c.retry, c.ack_expected, c.ack_timeout_ms, c.seq,
        c.expire_at, c.start_by, c.quiet_at, c.started, c.unknown, c.letter, c.called, c.may_have_run, c.absent,
        c.ack_due_at, c.due_at, c.next_visible_at, c.response_value, c.error_code, c.error_message, c.create_time,
-       c.claimed_at, c.intent_key, c.review_hold, c.review_policy, c.priority,
+       c.claimed_at, c.device_id, c.intent_key, c.review_hold, c.review_policy, c.priority,
        c.retry = 'relaxed' AND c.intent_key IS NOT NULL AND EXISTS (
          SELECT FROM point_command n WHERE n.lane_id = c.lane_id AND n.device_id = c.device_id
            AND n.intent_key = c.intent_key AND n.finished_at IS NULL AND n.id > c.id) AS overtaken,
@@ -334,7 +338,9 @@ WHERE l.lane_id = r.lane_id;
 -- Commands whose bound has passed, for an absence check (attempt 0: never dispatched). Asked again, ever more seldom,
 -- if nothing comes of it: the question may be waiting in the result queue.
 WITH due AS MATERIALIZED (
-  SELECT id FROM point_command WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
+  SELECT id FROM point_command
+  WHERE due_at <= (SELECT clock_timestamp()) -- in a subquery: a volatile function is no condition for an index
+  ORDER BY due_at LIMIT :most FOR UPDATE SKIP LOCKED
 )
 UPDATE point_command c SET due_at = clock_timestamp() + LEAST(
   interval '2 min', GREATEST(interval '5 s', clock_timestamp() - COALESCE(c.quiet_at, c.expire_at)))

@@ -227,6 +227,20 @@ def expired_not_executed(facts: Facts, _: Terms) -> Iterator[Finding]:
             yield Finding(about=about_command(command), says="EXPIRED, but a device executed it", evidence=evidence)
 
 
+def withdrawn_not_executed(facts: Facts, terms: Terms) -> Iterator[Finding]:
+    """Executions of commands that had been cancelled or superseded: those were waiting, so nothing was to come."""
+    for pk, executions in facts.executions.items():
+        command = facts.commands[pk]
+        if command.status not in (S.CANCELLED, S.SUPERSEDED):
+            continue
+        ended = next((event for event in facts.timelines[pk] if event.moves and event.after == command.status), None)
+        late = [each for each in executions if ended is not None and each.at > ended.at + terms.clock_tolerance]
+        if late:
+            says = f"a device executed it after it was {command.status}"
+            evidence = (*timeline(facts, command), *map(told, late))
+            yield Finding(about=about_command(command), says=says, evidence=evidence)
+
+
 def _attempt_at_expiry(facts: Facts, pk: int) -> int | None:
     """The newest attempt that an EXPIRED speaks about; None: it never expired."""
     newest, at_expiry = 0, None

@@ -1,11 +1,13 @@
 """What the checker judges: commands, timelines and lanes of one moment, and what the devices did."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
-CLAIMED, STORED, RESOLVED = "CLAIMED", "STORED", "RESOLVED"
+CLAIMED, STORED, RESOLVED, SKIPPED = "CLAIMED", "STORED", "RESOLVED", "SKIPPED"
+HOLD = "lane.hold"
 SENT_AGAIN = frozenset({"REPLAYED", "REQUEUED"})
 """Kinds of events by which an operator sends a command again."""
 BY_OPERATOR = SENT_AGAIN | {RESOLVED}
@@ -32,6 +34,12 @@ class Command:
     quiet_at: datetime | None
     ack_due_at: datetime | None
     review_hold: bool = False  # its review closes the lane
+    review_policy: str = "release"
+    device_id: int = 0
+    priority: int = 1
+    intent_key: str | None = None
+    purpose: str | None = None  # grant, revoke
+    error_code: str | None = None
 
     @property
     def frees_lane_unanswered(self) -> bool:
@@ -52,6 +60,8 @@ class Event:
     kind: str
     lane_token: int | None = None  # of a claim
     start_by: datetime | None = None  # of a claim
+    newer: str | None = None  # of SUPERSEDED: the id of the command it was given up for
+    merge: str | None = None  # of STORED: what its caller wanted done with others of its intent
 
     @property
     def moves(self) -> bool:
@@ -71,6 +81,15 @@ class Lane:
     holder_id: int | None
     token: int
     review_holds: int
+    operator_hold: str | None = None  # who holds it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """A hold or release of a lane by an operator."""
+
+    action: str
+    token: int | None  # the lane's newest then; None: it wasn't written down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +123,7 @@ class Facts:
     events: tuple[Event, ...]  # by event id
     lanes: dict[int, Lane]
     journals: tuple[Journal, ...] = ()
+    acts: Mapping[tuple[int, str], Sequence[Act]] = field(default_factory=dict)  # by tenant and lane key, oldest first
     device_sns: frozenset[str] = frozenset()  # devices that belong to the tenants looked at, and to nobody else
 
     @cached_property

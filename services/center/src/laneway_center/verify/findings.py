@@ -13,6 +13,7 @@ class Terms:
 
     slack: timedelta = timedelta(seconds=15)  # for polls, and for the time in which something was away
     clock_tolerance: timedelta = timedelta(seconds=1)  # between the database's clock and the journals'
+    ageing: timedelta | None = None  # waiting that raises a priority by one; None: not known, so not judged
 
 
 @dataclass(frozen=True, kw_only=True)

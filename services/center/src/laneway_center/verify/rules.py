@@ -7,9 +7,11 @@ from laneway_center.verify.execution_rules import (
     strangers,
     success_executed,
     unsafe_once,
+    withdrawn_not_executed,
 )
 from laneway_center.verify.facts import Facts
 from laneway_center.verify.findings import Finding, Rule, Terms
+from laneway_center.verify.lane_rules import held, intents, lane_order, withdrawn
 from laneway_center.verify.timeline_rules import claimed_once, ended, lane_books, one_in_flight, transitions
 
 RULES = (
@@ -54,6 +56,12 @@ RULES = (
         needs_journal=True,
     ),
     Rule(
+        name="withdrawn_not_executed",
+        means="What was cancelled or superseded is not executed after that.",
+        check=withdrawn_not_executed,
+        needs_journal=True,
+    ),
+    Rule(
         name="transitions",
         means="Every change of state is an allowed one and follows from the one before.",
         check=transitions,
@@ -62,6 +70,26 @@ RULES = (
         name="lane_books",
         means="Depth, holder, state and holds of each lane agree with its commands.",
         check=lane_books,
+    ),
+    Rule(
+        name="lane_order",
+        means="No command is claimed past one that is as urgent and waits longer.",
+        check=lane_order,
+    ),
+    Rule(
+        name="held",
+        means="Nothing is claimed in a lane that an operator or a review holds.",
+        check=held,
+    ),
+    Rule(
+        name="intents",
+        means="Nothing waits on behind or after what supersedes it by its intent.",
+        check=intents,
+    ),
+    Rule(
+        name="withdrawn",
+        means="A command is superseded for a newer one only, and dropped if it is safe.",
+        check=withdrawn,
     ),
     Rule(
         name="claimed_once",

@@ -1,5 +1,6 @@
 """Reading commands, timelines and lanes as they are at one moment, in chunks, without locking anybody out."""
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from sys import intern
@@ -11,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from laneway_center.store.database import DatabaseRefusedError, sqlstate, transact
 from laneway_center.store.statements import SQL
-from laneway_center.verify.facts import Command, Event, Facts, Lane
+from laneway_center.verify.facts import Act, Command, Event, Facts, Lane
 from laneway_shared.errors import LanewayError
 
 CHUNK = 5000  # rows
@@ -65,6 +66,9 @@ class _Reading:
         }
         events = tuple([_event(row) async for row in self.rows(SQL["verify_events"], "events", scope["events"])])
         lanes = [Lane(**row) async for row in self.rows(SQL["verify_lanes"], "lanes", scope["lanes"])]
+        acts: dict[tuple[int, str], list[Act]] = defaultdict(list)
+        for row in (await self.connection.execute(SQL["verify_acts"], self.parameters)).mappings():
+            acts[row["tenant_id"], row["lane_key"]].append(Act(action=row["action"], token=row["token"]))
         devices = await self.connection.execute(SQL["verify_devices"], self.parameters)
         return Facts(
             at=scope["at"],
@@ -72,6 +76,7 @@ class _Reading:
             commands=commands,
             events=events,
             lanes={lane.lane_id: lane for lane in lanes},
+            acts=acts,
             device_sns=frozenset(devices.scalars()),
         )
 
@@ -105,6 +110,12 @@ def _command(row: RowMapping) -> Command:
         quiet_at=row["quiet_at"],
         ack_due_at=row["ack_due_at"],
         review_hold=row["review_hold"],
+        review_policy=intern(row["review_policy"]),
+        device_id=row["device_id"],
+        priority=row["priority"],
+        intent_key=row["intent_key"],
+        purpose=row["purpose"],
+        error_code=row["error_code"],
     )
 
 
@@ -120,6 +131,8 @@ def _event(row: RowMapping) -> Event:
         kind=intern(row["kind"]),
         lane_token=_readable(int, row["lane_token"]),
         start_by=_readable(datetime.fromisoformat, row["start_by"]),
+        newer=row["newer"],
+        merge=row["merge"],
     )
 
 

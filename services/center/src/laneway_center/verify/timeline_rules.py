@@ -20,6 +20,7 @@ from laneway_shared.lifecycle import (
 
 S = Status
 _HOLDS = {(str(s), str(g), str(r)): holds_lane(s, g, r) for s, g, r in product(Status, Gate, RetryPlace)}
+_WITHDRAWN = (S.CANCELLED, S.SUPERSEDED)
 _BY_ITSELF: Mapping[str, frozenset[Status]] = {str(source): targets for source, targets in TRANSITIONS.items()}
 _BY_OPERATOR: Mapping[str, frozenset[Status]] = {
     str(source): targets for source, targets in OPERATOR_TRANSITIONS.items()
@@ -70,6 +71,8 @@ def transitions(facts: Facts, _: Terms) -> Iterator[Finding]:
 
 
 def _may(command: Command, event: Event) -> bool:
+    if event.after in _WITHDRAWN and event.kind != event.after:
+        return False  # no evidence withdraws a command
     if event.kind not in BY_OPERATOR:
         return event.after in _BY_ITSELF.get(event.before or "", ())
     if event.before == S.TIMEOUT and command.unsafe:
