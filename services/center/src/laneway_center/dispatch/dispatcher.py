@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 from sqlalchemy import RowMapping
@@ -21,6 +23,7 @@ from laneway_shared import failpoints
 from laneway_shared.broker import Outcome, Outgoing, Publisher
 from laneway_shared.lifecycle import ResultKind
 from laneway_shared.messages import CommandMessage, CommandType, Payload, ResultMessage, Target, encode
+from laneway_shared.telemetry import log_each
 from laneway_shared.topology import Topology
 
 log = structlog.get_logger(__name__)
@@ -118,8 +121,7 @@ class Dispatcher:
         for row in claimed:
             if row["attempt"] == 1:
                 metrics.TIME_IN_QUEUE.observe((row["published_at"] - row["create_time"]).total_seconds())
-            log.info("claim", commandId=row["command_id"], attempt=row["attempt"], tenantId=row["tenant_id"],
-                     laneKey=row["lane_key"], intentKey=row["intent_key"], laneToken=row["lane_token"])  # fmt: skip
+        log_each([{"event": "claim", **_who(row), "laneToken": row["lane_token"]} for row in claimed])
 
     async def _send(self, driver: str, claimed: Sequence[RowMapping], taken: float) -> None:
         try:
@@ -159,12 +161,16 @@ class Dispatcher:
 
     @staticmethod
     def _note_published(live: Sequence[RowMapping], outcomes: Sequence[Outcome], took_s: float) -> None:
-        for row, outcome in zip(live, outcomes, strict=True):
-            metrics.PUBLISHED.labels(outcome.value).inc()
-            if outcome is Outcome.CONFIRMED:
-                metrics.DISPATCH_LATENCY.observe(took_s)
-            log.info("publish", commandId=row["command_id"], attempt=row["attempt"], tenantId=row["tenant_id"],
-                     laneKey=row["lane_key"], intentKey=row["intent_key"], outcome=outcome.value)  # fmt: skip
+        for outcome, count in Counter(outcomes).items():
+            metrics.PUBLISHED.labels(outcome.value).inc(count)
+        for _ in range(outcomes.count(Outcome.CONFIRMED)):
+            metrics.DISPATCH_LATENCY.observe(took_s)
+        log_each(
+            [
+                {"event": "publish", **_who(row), "outcome": outcome.value}
+                for row, outcome in zip(live, outcomes, strict=True)
+            ]
+        )
 
     async def _mark_sent(self, confirmed: Sequence[tuple[int, int]]) -> None:
         try:
@@ -205,6 +211,17 @@ class Dispatcher:
             correlation_id=row["command_id"],
             ttl_ms=max(int(left_s * 1000), 1),
         )
+
+
+def _who(row: RowMapping) -> dict[str, Any]:
+    """What log lines say of an attempt."""
+    return {
+        "commandId": row["command_id"],
+        "attempt": row["attempt"],
+        "tenantId": row["tenant_id"],
+        "laneKey": row["lane_key"],
+        "intentKey": row["intent_key"],
+    }
 
 
 @dataclass(frozen=True)
