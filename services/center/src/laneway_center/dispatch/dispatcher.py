@@ -14,9 +14,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center import metrics
+from laneway_center.dispatch.marks import SentMarks
 from laneway_center.intake import constraints_of
 from laneway_center.settings import CenterSettings
-from laneway_center.store.claims import ClaimTerms, LiveServices, claim, confirm_sent, live_services
+from laneway_center.store.claims import ClaimTerms, LiveServices, claim, live_services
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.wakeups import Wakeups
 from laneway_shared import failpoints
@@ -52,6 +53,7 @@ class Dispatcher:
         self._settings = settings
         self._wakeups = wakeups
         self._slots = asyncio.Semaphore(BATCHES_AT_ONCE)
+        self._marks = SentMarks(engine, settings.mark_sent_after_s)
         self._live = LiveServices(capacity={}, profiles=())
         self._live_until = 0.0
         self._stopping = False
@@ -70,20 +72,26 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Dispatch until stopped."""
-        async with asyncio.TaskGroup() as sending:
-            while not self._stopping:
-                try:
-                    more = await self._round(sending)
-                except DatabaseAwayError as error:
-                    log.warning("dispatch.database_away", error=error.message)
-                    await asyncio.sleep(AWAY_PAUSE_S)
-                    continue
-                except DBAPIError:
-                    log.exception("dispatch.refused")  # a bug; what can be sent is sent, this is tried again
-                    await asyncio.sleep(REFUSED_PAUSE_S)
-                    continue
-                if not more:
-                    await self._wakeups.wait(self._settings.dispatch_poll_s)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._marks.run(), name="mark SENT")
+            async with asyncio.TaskGroup() as sending:
+                while not self._stopping:
+                    await self._look(sending)
+            self._marks.stop()
+
+    async def _look(self, sending: asyncio.TaskGroup) -> None:
+        """Send what is ready, and wait where nothing is."""
+        try:
+            more = await self._round(sending)
+        except DatabaseAwayError as error:
+            log.warning("dispatch.database_away", error=error.message)
+            await asyncio.sleep(AWAY_PAUSE_S)
+        except DBAPIError:
+            log.exception("dispatch.refused")  # a bug; what can be sent is sent, this is tried again
+            await asyncio.sleep(REFUSED_PAUSE_S)
+        else:
+            if not more:
+                await self._wakeups.wait(self._settings.dispatch_poll_s)
 
     async def _round(self, sending: asyncio.TaskGroup) -> bool:
         """Claim once per live driver service; True when there may be more right now."""
@@ -151,9 +159,7 @@ class Dispatcher:
         ]
         metrics.LATE_CLAIMS.inc(len(late))
         self._note_published(live, outcomes, time.monotonic() - taken)
-        if confirmed:
-            await self._mark_sent(confirmed)
-            failpoints.hit("dispatch.marked")
+        self._marks.add(confirmed)
         unsent = [(row, _LATE) for row in late]
         unsent += [(row, _UNSENT[outcome]) for row, outcome in zip(live, outcomes, strict=True) if outcome in _UNSENT]
         if unsent:
@@ -171,13 +177,6 @@ class Dispatcher:
                 for row, outcome in zip(live, outcomes, strict=True)
             ]
         )
-
-    async def _mark_sent(self, confirmed: Sequence[tuple[int, int]]) -> None:
-        try:
-            await confirm_sent(self._engine, confirmed)
-        except DatabaseAwayError as error:
-            # the mark is for people: results and the bound move a DISPATCHING command on just as well
-            log.warning("dispatch.sent_unmarked", count=len(confirmed), error=error.message)
 
     async def _report_unsent(self, driver: str, unsent: Sequence[tuple[RowMapping, "_Unsent"]]) -> None:
         """What certainly never reached a queue may go again; the way back is the same as for all evidence."""
