@@ -97,7 +97,7 @@ async def _dispatch(infra: Stack, waiting: int, done: int) -> jobs.Measured:
     driver = services.driver("virtual")
     async with fresh_system(infra, [services.center()]) as behind:
         # enough that the backlog stands to the end; the driver comes when all of it waits
-        await pile_up(behind, waiting + 2 * done, lanes=max(1000, waiting // 10))
+        await pile_up(behind, waiting + 2 * done + 1000, lanes=max(1000, waiting // 10))
         try:
             await asyncio.to_thread(infra.start_services, [driver], **behind.settings)
             measured = await jobs.drained(behind, done)

@@ -17,6 +17,7 @@ from laneway_shared.broker import Claim, Publisher
 from laneway_shared.heartbeats import Pulse
 from laneway_shared.messages import Heartbeat
 from laneway_shared.profiles import Profile, choose, load_profiles
+from laneway_shared.telemetry import add_context
 from laneway_shared.topology import Topology
 
 log = structlog.get_logger(__name__)
@@ -30,7 +31,7 @@ def main() -> None:
 
 async def _run_until_signal(settings: AckListenerSettings) -> None:
     stop = process.stop_event()
-    structlog.contextvars.bind_contextvars(service=settings.service)
+    add_context(service=settings.service)
     await run(settings, choose(load_profiles(settings.profiles_dir), settings.profile_names), stop)
 
 

@@ -55,6 +55,9 @@ class CenterSettings(ServiceSettings):
     capacity_lead: float = Field(
         1.0, ge=0, description="How much more than its announced capacity a driver service is sent, as a share of it."
     )
+    mark_sent_after_s: float = Field(
+        0.2, ge=0, description="Seconds for which a result may come first before a confirmed command is marked SENT."
+    )
     confirm_timeout_s: float = Field(5.0, gt=0, description="Seconds to wait for a publisher confirm.")
     stop_s: float = Field(10.0, gt=0, description="Seconds a stopping process waits for open requests.")
 

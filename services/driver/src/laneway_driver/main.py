@@ -19,6 +19,7 @@ from laneway_shared import process
 from laneway_shared.broker import Consumer, Publisher, declare
 from laneway_shared.errors import BrokerAwayError, SettingsError
 from laneway_shared.heartbeats import Pulse
+from laneway_shared.telemetry import add_context
 from laneway_shared.topology import Topology
 
 log = structlog.get_logger(__name__)
@@ -151,7 +152,7 @@ class Driver:
 async def run(settings: DriverSettings) -> None:
     """Run a driver until SIGTERM or SIGINT."""
     stop = process.stop_event()
-    structlog.contextvars.bind_contextvars(service=settings.service)
+    add_context(service=settings.service)
     log.info("driver.starts", version=VERSION, adapter=settings.adapter, capacity=settings.capacity)
     await Driver(settings, build_adapter(settings)).serve(stop)
 

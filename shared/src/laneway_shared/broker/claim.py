@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
-from aio_pika.abc import AbstractConnection
 from aiormq.exceptions import ChannelAccessRefused
 
 from laneway_shared.broker.link import Link
+from laneway_shared.broker.wire import WiredConnection
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +50,7 @@ class Claim:
         if not tasks[0].cancelled():
             tasks[0].result()
 
-    async def _serve(self, connection: AbstractConnection) -> None:
+    async def _serve(self, connection: WiredConnection) -> None:
         waiting = False
         while True:
             try:
@@ -63,7 +63,7 @@ class Claim:
             else:
                 return
 
-    async def _hold(self, connection: AbstractConnection) -> None:
+    async def _hold(self, connection: WiredConnection) -> None:
         channel = await connection.channel(publisher_confirms=False)
         queue = await channel.declare_queue(self._queue, durable=True)
         cancelled = asyncio.Event()

@@ -6,76 +6,78 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
-from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
+from aio_pika.abc import AbstractIncomingMessage
 
-from laneway_shared.broker.link import CONNECTION_TROUBLE, Link
+from laneway_shared.broker import frames
+from laneway_shared.broker.link import Link
+from laneway_shared.broker.wire import ChannelWire, WiredConnection
 
 log = structlog.get_logger(__name__)
 
 
 class Delivery:
-    """One message as delivered. Acks that fail are logged: the broker will deliver again."""
+    """One message as delivered."""
 
-    __slots__ = ("_lost", "_message", "answered")
+    __slots__ = ("_header", "_source", "_tag", "answered", "body", "redelivered", "routing_key")
 
-    def __init__(self, message: AbstractIncomingMessage, lost: asyncio.Event) -> None:
-        self._message = message
-        self._lost = lost
+    def __init__(self, source: "_Source", arguments: bytes, header: bytes, body: bytes) -> None:
+        self._source, self._header = source, header
+        self._tag, self.redelivered, self.routing_key = frames.delivered(arguments)
+        """Whether RabbitMQ may have delivered it before; the key it was published with."""
+        self.body = body
         self.answered = False
-
-    @property
-    def body(self) -> bytes:
-        """The raw body."""
-        return self._message.body
-
-    @property
-    def redelivered(self) -> bool:
-        """Whether RabbitMQ may have delivered it before."""
-        return bool(self._message.redelivered)
-
-    @property
-    def routing_key(self) -> str:
-        """The key it was published with."""
-        return self._message.routing_key or ""
 
     @property
     def headers(self) -> dict[str, Any]:
         """The AMQP headers, `x-death` among them."""
-        return dict(self._message.headers or {})
+        return dict(frames.properties(self._header).get("headers") or {})
 
     @property
     def message_id(self) -> str | None:
         """Unique per publish."""
-        return self._message.message_id
-
-    @property
-    def correlation_id(self) -> str | None:
-        """The command's id, where it is known."""
-        return self._message.correlation_id
+        return frames.properties(self._header).get("message_id")
 
     @property
     def lost(self) -> bool:
         """Whether the connection it came on is gone, so that it will be delivered again."""
-        return self._lost.is_set()
+        return self._source.lost
 
     async def ack(self, *, multiple: bool = False) -> bool:
         """Take it (with `multiple`: and all before it) off the queue. False: too late, it comes again."""
-        return await self._answer(lambda: self._message.ack(multiple=multiple))
+        return self._answer(frames.ack(self._source.channel.number, self._tag, multiple=multiple))
 
     async def reject(self) -> bool:
         """Send it to the dead-letter exchange. False: too late, it comes again."""
-        return await self._answer(lambda: self._message.reject(requeue=False))
+        return self._answer(frames.reject(self._source.channel.number, self._tag))
 
-    async def _answer(self, answer: Callable[[], Awaitable[None]]) -> bool:
-        if self.lost:
+    def _answer(self, frame: bytes) -> bool:
+        if self._source.lost:
             return False
-        try:
-            await answer()
-        except CONNECTION_TROUBLE as error:
-            log.warning("broker.ack_failed", error=f"{type(error).__name__}: {error}")
-            return False
+        self._source.channel.write(frame)
         self.answered = True
         return True
+
+
+class _Source:
+    """A channel that is consumed on, and where its deliveries go."""
+
+    methods = frozenset({frames.DELIVER})
+
+    def __init__(self, channel: ChannelWire, arrived: Callable[[Delivery], None]) -> None:
+        self.channel, self._arrived = channel, arrived
+        self.lost = False
+        channel.attach(self)
+
+    def method(self, method: int, arguments: bytes) -> None:
+        """None comes without content."""
+
+    def message(self, _method: int, arguments: bytes, header: bytes, body: bytes) -> None:
+        """A delivery."""
+        self._arrived(Delivery(self, arguments, header, body))
+
+    def gone(self) -> None:
+        """Whatever isn't acked comes again."""
+        self.lost = True
 
 
 class Consumer:
@@ -91,7 +93,6 @@ class Consumer:
         self._waiting: deque[Delivery] = deque()
         self._arrived = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._lost = asyncio.Event()
         self.consuming = asyncio.Event()
 
     async def run(self) -> None:
@@ -102,36 +103,33 @@ class Consumer:
         """
         await self._link.run(self._serve)
 
-    async def _serve(self, connection: AbstractConnection) -> None:
-        lost = asyncio.Event()
+    async def _serve(self, connection: WiredConnection) -> None:
         channel = await connection.channel(publisher_confirms=False)
+        source = _Source(connection.wire_of(channel), self._put)
         try:
             await channel.set_qos(prefetch_count=self._prefetch)
             queue = await channel.get_queue(self._queue, ensure=True)
             cancelled = asyncio.Event()
 
-            async def arrived(message: AbstractIncomingMessage) -> None:
-                # only hands over: a callback dies with its connection, the work must not
-                if not lost.is_set():
-                    self._waiting.append(Delivery(message, lost))
-                    self._arrived.set()
-
             underlay = await channel.get_underlay_channel()
             underlay.on_consumer_cancel_callbacks.add(lambda _frame: cancelled.set())
-            tag = await queue.consume(arrived)
-            self._lost = lost
+            tag = await queue.consume(_surprise)
             self.consuming.set()
             log.info("broker.consuming", queue=self._queue, link=self._link.name)
             await self._until_stopped(channel, cancelled)
-            if self._stopping.is_set() and not lost.is_set():
+            if self._stopping.is_set() and not source.lost:
                 await queue.cancel(tag)
                 self.consuming.clear()
                 await channel.closed()  # what is in hand may still be acked until the connection ends
         finally:
             self.consuming.clear()
-            lost.set()
+            source.gone()
             self._waiting = deque(d for d in self._waiting if not d.lost)
             self._arrived.set()
+
+    def _put(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+        self._arrived.set()
 
     async def _until_stopped(self, channel: Any, cancelled: asyncio.Event) -> None:
         waits = [
@@ -170,6 +168,10 @@ class Consumer:
                 batch.append(delivery)
             if batch:
                 yield batch
+
+
+async def _surprise(_message: AbstractIncomingMessage) -> None:
+    log.warning("broker.message", advice="deliveries go past aio-pika")
 
 
 async def ack_all(batch: Sequence[Delivery]) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aio_pika
 import structlog
-from aio_pika.abc import AbstractConnection
 from aio_pika.exceptions import (
     AMQPError,
     ChannelNotFoundEntity,
@@ -15,6 +14,7 @@ from aio_pika.exceptions import (
 )
 from yarl import URL
 
+from laneway_shared.broker.wire import WiredConnection
 from laneway_shared.errors import BrokerAwayError, TopologyMismatchError
 
 log = structlog.get_logger(__name__)
@@ -41,9 +41,9 @@ class Link:
         self._url = str(URL(url).update_query(heartbeat=HEARTBEAT_S, name=name))
         self.name = name
         self.connected = asyncio.Event()
-        self._connection: AbstractConnection | None = None
+        self._connection: WiredConnection | None = None
 
-    async def run(self, serve: Callable[[AbstractConnection], Awaitable[None]]) -> None:
+    async def run(self, serve: Callable[[WiredConnection], Awaitable[None]]) -> None:
         """Serve until cancelled.
 
         Raises:
@@ -68,8 +68,8 @@ class Link:
             delay = min(delay * 2, RECONNECT_MOST_S)
 
     @contextlib.asynccontextmanager
-    async def _open(self) -> AsyncIterator[AbstractConnection]:
-        connection = await aio_pika.connect(self._url, timeout=CONNECT_TIMEOUT_S)
+    async def _open(self) -> AsyncIterator[WiredConnection]:
+        connection = await aio_pika.connect(self._url, timeout=CONNECT_TIMEOUT_S, connection_class=WiredConnection)
         self._connection = connection
         self.connected.set()
         log.info("broker.connected", link=self.name)
@@ -82,7 +82,7 @@ class Link:
                 await asyncio.wait_for(connection.close(), timeout=5)
 
     @staticmethod
-    async def _gone(connection: AbstractConnection) -> None:
+    async def _gone(connection: WiredConnection) -> None:
         while not connection.is_closed:
             transport = connection.transport
             if transport is None:

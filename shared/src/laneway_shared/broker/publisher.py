@@ -2,19 +2,18 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Protocol
 
-import aio_pika
 import structlog
 import uuid_utils
-from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractExchange, DeliveryMode, HeadersType
-from aio_pika.exceptions import DeliveryError, PublishError
 
-from laneway_shared.broker.link import CONNECTION_TROUBLE, Link
+from laneway_shared.broker import frames
+from laneway_shared.broker.link import Link
+from laneway_shared.broker.wire import ChannelWire, WiredConnection
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +26,7 @@ class Outcome(Enum):
     UNROUTABLE = "unroutable"
     """RabbitMQ returned it: no queue is bound. Certainly not delivered."""
     NOT_SENT = "not_sent"
-    """There was no connection; it never left. Certainly not delivered."""
+    """There was no connection, or RabbitMQ took nothing; it never left. Certainly not delivered."""
     UNKNOWN = "unknown"
     """No confirm came in time, or a nack. It may or may not be delivered."""
 
@@ -58,8 +57,7 @@ class Publisher:
     def __init__(self, url: str, name: str, *, timeout_s: float = 5.0) -> None:
         self._link = Link(url, name)
         self._timeout_s = timeout_s
-        self._channel: AbstractChannel | None = None
-        self._exchanges: dict[str, AbstractExchange] = {}
+        self._confirms: _Confirms | None = None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Publisher"]:
@@ -71,19 +69,20 @@ class Publisher:
             finally:
                 keeper.cancel()
 
-    async def _serve(self, connection: AbstractConnection) -> None:
-        channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
-        self._exchanges = {}
-        self._channel = channel
+    async def _serve(self, connection: WiredConnection) -> None:
+        channel = await connection.channel(publisher_confirms=True)
+        confirms = _Confirms(connection.wire_of(channel))
+        self._confirms = confirms
         try:
             await channel.closed()
         finally:
-            self._channel = None
+            self._confirms = None
+            confirms.gone()
 
     @property
     def connected(self) -> bool:
         """Whether a publish would leave this process now."""
-        return self._channel is not None
+        return self._confirms is not None and not self._confirms.lost
 
     async def blocked(self) -> bool:
         """Whether RabbitMQ holds back publishes (memory or disk alarm)."""
@@ -93,43 +92,121 @@ class Publisher:
         """Wait up to `timeout_s` for a channel."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while self._channel is None:  # noqa: ASYNC110 - the channel comes and goes
+                while not self.connected:  # noqa: ASYNC110 - the channel comes and goes
                     await asyncio.sleep(0.02)
-        return self._channel is not None
+        return self.connected
 
     async def publish(self, messages: Sequence[Outgoing], *, timeout_s: float | None = None) -> list[Outcome]:
         """Publish all at once and wait for their confirms; one outcome per message, in order."""
-        if len(messages) == 1:
-            return [await self._publish(messages[0], timeout_s or self._timeout_s)]
-        return list(await asyncio.gather(*(self._publish(m, timeout_s or self._timeout_s) for m in messages)))
+        patience_s = self._timeout_s if timeout_s is None else timeout_s
+        confirms = self._confirms
+        if confirms is None or not messages or not await confirms.free_within(patience_s):
+            return [Outcome.NOT_SENT] * len(messages)
+        return await confirms.outcomes(messages, patience_s)
 
-    async def _publish(self, message: Outgoing, timeout_s: float) -> Outcome:
-        channel = self._channel
-        if channel is None:
-            return Outcome.NOT_SENT
-        exchange = self._exchanges.get(message.exchange)
-        if exchange is None:
-            exchange = await channel.get_exchange(message.exchange, ensure=False)
-            self._exchanges[message.exchange] = exchange
-        headers: HeadersType = dict(message.headers)
-        wire = aio_pika.Message(
-            message.body,
-            headers=headers,
-            content_type="application/json",
-            delivery_mode=DeliveryMode.PERSISTENT if message.persistent else DeliveryMode.NOT_PERSISTENT,
-            correlation_id=message.correlation_id,
-            message_id=str(uuid_utils.uuid7()),  # returns are matched by it, so it is unique per publish
-            timestamp=datetime.now(UTC),
-            expiration=None if message.ttl_ms is None else message.ttl_ms / 1000,
-        )
+
+class _Confirms:
+    """A channel in confirm mode: what was published on it, and what the broker says to that."""
+
+    methods = frozenset({frames.ACK, frames.NACK, frames.RETURN})
+
+    def __init__(self, channel: ChannelWire) -> None:
+        self._channel = channel
+        self._name = uuid_utils.uuid7().hex  # with the delivery tag behind it an id for each publish
+        self._tag = 0
+        self._open: dict[int, _Batch] = {}  # by delivery tag, in its order
+        self.lost = False
+        channel.attach(self)
+
+    async def free_within(self, timeout_s: float) -> bool:
+        """Whether the broker takes messages now, or soon."""
+        if not self._channel.free:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._channel.until_free()
+            except (TimeoutError, ConnectionError):
+                return False
+        return not self.lost
+
+    async def outcomes(self, messages: Sequence[Outgoing], timeout_s: float) -> list[Outcome]:
+        """Send all and wait for what becomes of them."""
+        loop = asyncio.get_running_loop()
+        batch = _Batch(self._tag + 1, len(messages), loop.create_future())
+        now, wire = int(time.time()), []
+        for message in messages:
+            self._tag += 1
+            self._open[self._tag] = batch
+            wire.append(
+                frames.publish(
+                    self._channel.number,
+                    message.exchange,
+                    message.routing_key,
+                    message.body,
+                    message_id=f"{self._name}.{self._tag}",
+                    timestamp=now,
+                    correlation_id=message.correlation_id,
+                    ttl_ms=message.ttl_ms,
+                    headers=message.headers,
+                    persistent=message.persistent,
+                    most=self._channel.most,
+                )
+            )
+        self._channel.write(b"".join(wire))
+        bound = loop.call_later(timeout_s, batch.give_up, "no confirm in time")
         try:
-            await exchange.publish(wire, message.routing_key, mandatory=True, timeout=timeout_s)
-        except PublishError:
-            return Outcome.UNROUTABLE
-        except DeliveryError as error:
-            log.warning("broker.nack", exchange=message.exchange, error=str(error))
-            return Outcome.UNKNOWN
-        except CONNECTION_TROUBLE as error:
-            log.warning("broker.unconfirmed", exchange=message.exchange, error=f"{type(error).__name__}: {error}")
-            return Outcome.UNKNOWN
-        return Outcome.CONFIRMED
+            await batch.done
+        finally:
+            bound.cancel()
+            for tag in range(batch.first, batch.first + len(messages)):
+                self._open.pop(tag, None)
+        if batch.trouble is not None:
+            log.warning("broker.unconfirmed", exchange=messages[0].exchange, messages=batch.left, error=batch.trouble)
+        return batch.outcomes
+
+    def method(self, method: int, arguments: bytes) -> None:
+        """A confirm or a nack, of one or of all so far."""
+        last, multiple = frames.confirmed(arguments)
+        outcome = Outcome.CONFIRMED if method == frames.ACK else Outcome.UNKNOWN
+        if outcome is Outcome.UNKNOWN:
+            log.warning("broker.nack", multiple=multiple)
+        for tag in [tag for tag in self._open if tag <= last] if multiple else (last,):
+            batch = self._open.pop(tag, None)
+            if batch is not None:
+                batch.settle(tag, outcome)
+
+    def message(self, _method: int, _arguments: bytes, header: bytes, _body: bytes) -> None:
+        """No queue is bound; a confirm will follow."""
+        name, _, tag = str(frames.properties(header).get("message_id")).rpartition(".")
+        if name == self._name and (batch := self._open.pop(int(tag), None)) is not None:
+            batch.settle(int(tag), Outcome.UNROUTABLE)
+
+    def gone(self) -> None:
+        """Nothing more is heard of what is open."""
+        self.lost = True
+        for batch in set(self._open.values()):
+            batch.give_up("the connection was lost")
+        self._open.clear()
+
+
+class _Batch:
+    """Messages published together. `outcomes` is UNKNOWN where nobody says otherwise."""
+
+    __slots__ = ("done", "first", "left", "outcomes", "trouble")
+
+    def __init__(self, first: int, count: int, done: asyncio.Future[None]) -> None:
+        self.first, self.left, self.done = first, count, done
+        self.outcomes = [Outcome.UNKNOWN] * count
+        self.trouble: str | None = None
+
+    def settle(self, tag: int, outcome: Outcome) -> None:
+        """Note what became of one."""
+        self.outcomes[tag - self.first] = outcome
+        self.left -= 1
+        if not self.left and not self.done.done():
+            self.done.set_result(None)
+
+    def give_up(self, trouble: str) -> None:
+        """Wait no longer."""
+        if not self.done.done():
+            self.trouble = trouble
+            self.done.set_result(None)

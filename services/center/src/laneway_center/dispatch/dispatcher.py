@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 from sqlalchemy import RowMapping
@@ -12,15 +14,17 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center import metrics
+from laneway_center.dispatch.marks import SentMarks
 from laneway_center.intake import constraints_of
 from laneway_center.settings import CenterSettings
-from laneway_center.store.claims import ClaimTerms, LiveServices, claim, confirm_sent, live_services
+from laneway_center.store.claims import ClaimTerms, LiveServices, claim, live_services
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.wakeups import Wakeups
 from laneway_shared import failpoints
 from laneway_shared.broker import Outcome, Outgoing, Publisher
 from laneway_shared.lifecycle import ResultKind
 from laneway_shared.messages import CommandMessage, CommandType, Payload, ResultMessage, Target, encode
+from laneway_shared.telemetry import log_each
 from laneway_shared.topology import Topology
 
 log = structlog.get_logger(__name__)
@@ -49,6 +53,7 @@ class Dispatcher:
         self._settings = settings
         self._wakeups = wakeups
         self._slots = asyncio.Semaphore(BATCHES_AT_ONCE)
+        self._marks = SentMarks(engine, settings.mark_sent_after_s)
         self._live = LiveServices(capacity={}, profiles=())
         self._live_until = 0.0
         self._stopping = False
@@ -67,20 +72,26 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Dispatch until stopped."""
-        async with asyncio.TaskGroup() as sending:
-            while not self._stopping:
-                try:
-                    more = await self._round(sending)
-                except DatabaseAwayError as error:
-                    log.warning("dispatch.database_away", error=error.message)
-                    await asyncio.sleep(AWAY_PAUSE_S)
-                    continue
-                except DBAPIError:
-                    log.exception("dispatch.refused")  # a bug; what can be sent is sent, this is tried again
-                    await asyncio.sleep(REFUSED_PAUSE_S)
-                    continue
-                if not more:
-                    await self._wakeups.wait(self._settings.dispatch_poll_s)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._marks.run(), name="mark SENT")
+            async with asyncio.TaskGroup() as sending:
+                while not self._stopping:
+                    await self._look(sending)
+            self._marks.stop()
+
+    async def _look(self, sending: asyncio.TaskGroup) -> None:
+        """Send what is ready, and wait where nothing is."""
+        try:
+            more = await self._round(sending)
+        except DatabaseAwayError as error:
+            log.warning("dispatch.database_away", error=error.message)
+            await asyncio.sleep(AWAY_PAUSE_S)
+        except DBAPIError:
+            log.exception("dispatch.refused")  # a bug; what can be sent is sent, this is tried again
+            await asyncio.sleep(REFUSED_PAUSE_S)
+        else:
+            if not more:
+                await self._wakeups.wait(self._settings.dispatch_poll_s)
 
     async def _round(self, sending: asyncio.TaskGroup) -> bool:
         """Claim once per live driver service; True when there may be more right now."""
@@ -118,8 +129,7 @@ class Dispatcher:
         for row in claimed:
             if row["attempt"] == 1:
                 metrics.TIME_IN_QUEUE.observe((row["published_at"] - row["create_time"]).total_seconds())
-            log.info("claim", commandId=row["command_id"], attempt=row["attempt"], tenantId=row["tenant_id"],
-                     laneKey=row["lane_key"], intentKey=row["intent_key"], laneToken=row["lane_token"])  # fmt: skip
+        log_each([{"event": "claim", **_who(row), "laneToken": row["lane_token"]} for row in claimed])
 
     async def _send(self, driver: str, claimed: Sequence[RowMapping], taken: float) -> None:
         try:
@@ -149,9 +159,7 @@ class Dispatcher:
         ]
         metrics.LATE_CLAIMS.inc(len(late))
         self._note_published(live, outcomes, time.monotonic() - taken)
-        if confirmed:
-            await self._mark_sent(confirmed)
-            failpoints.hit("dispatch.marked")
+        self._marks.add(confirmed)
         unsent = [(row, _LATE) for row in late]
         unsent += [(row, _UNSENT[outcome]) for row, outcome in zip(live, outcomes, strict=True) if outcome in _UNSENT]
         if unsent:
@@ -159,19 +167,16 @@ class Dispatcher:
 
     @staticmethod
     def _note_published(live: Sequence[RowMapping], outcomes: Sequence[Outcome], took_s: float) -> None:
-        for row, outcome in zip(live, outcomes, strict=True):
-            metrics.PUBLISHED.labels(outcome.value).inc()
-            if outcome is Outcome.CONFIRMED:
-                metrics.DISPATCH_LATENCY.observe(took_s)
-            log.info("publish", commandId=row["command_id"], attempt=row["attempt"], tenantId=row["tenant_id"],
-                     laneKey=row["lane_key"], intentKey=row["intent_key"], outcome=outcome.value)  # fmt: skip
-
-    async def _mark_sent(self, confirmed: Sequence[tuple[int, int]]) -> None:
-        try:
-            await confirm_sent(self._engine, confirmed)
-        except DatabaseAwayError as error:
-            # the mark is for people: results and the bound move a DISPATCHING command on just as well
-            log.warning("dispatch.sent_unmarked", count=len(confirmed), error=error.message)
+        for outcome, count in Counter(outcomes).items():
+            metrics.PUBLISHED.labels(outcome.value).inc(count)
+        for _ in range(outcomes.count(Outcome.CONFIRMED)):
+            metrics.DISPATCH_LATENCY.observe(took_s)
+        log_each(
+            [
+                {"event": "publish", **_who(row), "outcome": outcome.value}
+                for row, outcome in zip(live, outcomes, strict=True)
+            ]
+        )
 
     async def _report_unsent(self, driver: str, unsent: Sequence[tuple[RowMapping, "_Unsent"]]) -> None:
         """What certainly never reached a queue may go again; the way back is the same as for all evidence."""
@@ -205,6 +210,17 @@ class Dispatcher:
             correlation_id=row["command_id"],
             ttl_ms=max(int(left_s * 1000), 1),
         )
+
+
+def _who(row: RowMapping) -> dict[str, Any]:
+    """What log lines say of an attempt."""
+    return {
+        "commandId": row["command_id"],
+        "attempt": row["attempt"],
+        "tenantId": row["tenant_id"],
+        "laneKey": row["lane_key"],
+        "intentKey": row["intent_key"],
+    }
 
 
 @dataclass(frozen=True)

@@ -121,9 +121,7 @@ class ResultRecorder:
         )
 
     def _note(self, readable: Sequence[_Parsed], applied: Applied) -> None:
-        for each in readable:
-            if each.result:
-                note_evidence(each.result)
+        note_evidence([each.result for each in readable if each.result])
         note_changes(applied.changes)
         if applied.lanes_ready:
             self._wakeups.lanes_ready()
