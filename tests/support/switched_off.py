@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 from sqlalchemy import text
 
 from laneway_center.record.dead_letters import DeadLetterRecorder
@@ -111,7 +112,7 @@ def writing(stage: Stage, kind: ResultKind) -> Callable[[DeadLetterRecorder, Seq
 
     async def write(_: DeadLetterRecorder, opened: Sequence[Any]) -> bool:
         items = [item_of(each.way_back) for each in opened]
-        said = [replace(item, evidence=replace(item.evidence, kind=kind)) for item in items]
+        said = [replace(item, evidence=structs.replace(item.evidence, kind=kind)) for item in items]
         await apply(stage.engine, said, stage.terms)
         return True
 

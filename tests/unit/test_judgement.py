@@ -1,11 +1,11 @@
 """What each piece of evidence does to a command: the table, and what holds whatever comes in whatever order."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from laneway_shared.judgement import Evidence, Snapshot, judge
 from laneway_shared.lifecycle import FINAL, TRANSITIONS, WAITING, Gate, ResultKind, RetryPlace, Status, sources
@@ -30,7 +30,7 @@ def command(status: Status = S.SENT, **fields: object) -> Snapshot:
         next_visible_at=after(8) if status is S.RETRY_WAIT else None,
         ack_due_at=after(12) if status is S.AWAITING_ACK else None,
     )
-    return replace(base, **fields)  # type: ignore[arg-type]
+    return replace(base, **fields)
 
 
 def said(kind: ResultKind, at: float = 0, **fields: object) -> Evidence:

@@ -4,8 +4,11 @@ Pure: no I/O, no clock, no randomness of its own. The store locks a row, hands i
 writes back what `judge` returns. Each rule stands here once; the reasons are in docs/lifecycle.md.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from laneway_shared.lifecycle import (
     FINAL,
@@ -39,9 +42,8 @@ class Policy:
         return min(self.cap, self.base * factor) * (1 + self.jitter * chance)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """What decides about a command, as read from its locked row."""
+class Snapshot(Struct, frozen=True, kw_only=True, gc=False):
+    """What decides about a command, as read from its locked row. Changed copies: msgspec.structs.replace."""
 
     status: Status
     attempt: int = 0  # number of the newest attempt; 0: never dispatched
@@ -93,8 +95,7 @@ class Snapshot:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
+class Evidence(Struct, frozen=True, kw_only=True, gc=False):
     """One result about a command. `attempt` None means the newest (a device that doesn't echo it)."""
 
     kind: ResultKind
@@ -108,8 +109,7 @@ class Evidence:
     reason: str | None = None  # LETTER: expired, rejected, delivery_limit
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """What the evidence did: the row as it is now, and a sentence for the timeline."""
 
     snapshot: Snapshot

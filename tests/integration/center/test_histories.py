@@ -9,7 +9,6 @@ import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from msgspec import structs
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -316,7 +316,7 @@ class Histories(RuleBasedStateMachine):
         if whom == "device":
             subject = Subject(device_sn=row["device_sn"])
         seen = world.now + timedelta(seconds=ahead % 60 - 50)
-        world.outside.road.append(Message(subject=subject, evidence=replace(said, attempt=attempt, at=seen)))
+        world.outside.road.append(Message(subject=subject, evidence=structs.replace(said, attempt=attempt, at=seen)))
         self.do(world.confirm([(row["id"], attempt or 0)]))
 
     @rule(seconds=st.sampled_from([3.0, 0.3, 3.0, 6.0, 11.0, 16.0]))

@@ -385,7 +385,7 @@ async def store_unseen(engine: AsyncEngine, asked: Submission) -> list[Answer]:
 
     def listen(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> tuple[str, Any]:
         if "c.body_hash" in statement and next(looks) == 0:
-            statement = statement.replace("JOIN point_command c ON", "JOIN point_command c ON false AND")
+            statement = statement.replace("WHERE c.tenant_id", "WHERE false AND c.tenant_id")
         return statement, parameters
 
     other = open_engine(engine.url.render_as_string(hide_password=False), size=4, name="submits")

@@ -239,7 +239,7 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         device_id=submission.device_id,
         point_id=submission.point_id,
         lane_key=scope["lane_key"],
-        new_lane=scope["lane_id"] is None,
+        lane_id=scope["lane_id"],
         driver=scope["driver"],
         priority=_priority(submission.priority, purpose),
         request_value=submission.value,

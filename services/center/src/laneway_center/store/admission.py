@@ -84,12 +84,15 @@ class Lanes:
     async def lock(self, commands: Sequence[NewCommand]) -> None:
         """Lock the lanes of these commands, in lane_id order; lanes nobody has used yet are made first."""
         drivers = {(c.tenant_id, c.lane_key): c.driver for c in commands}
-        fresh = {(c.tenant_id, c.lane_key) for c in commands if c.new_lane}
+        fresh = {(c.tenant_id, c.lane_key) for c in commands if c.lane_id is None}
         if fresh:
             made = [{"tenant_id": t, "lane_key": key, "driver": drivers[t, key]} for t, key in sorted(fresh)]
             await self.connection.execute(SQL["create_lanes"], {"rows": to_json(made)})
-        named = [{"tenant_id": tenant, "lane_key": key} for tenant, key in drivers]
-        locked = await self.connection.execute(SQL["lock_lanes"], {"rows": to_json(named)})
+        lanes = {c.lane_id for c in commands if c.lane_id is not None}
+        if fresh:
+            named = [{"tenant_id": tenant, "lane_key": key} for tenant, key in fresh]
+            lanes.update((await self.connection.execute(SQL["lanes_by_key"], {"rows": to_json(named)})).scalars())
+        locked = await self.connection.execute(SQL["lock_lanes"], {"lanes": sorted(lanes)})
         for row in locked.mappings():
             self._lanes[row["tenant_id"], row["lane_key"]] = row
             self.depth[row["lane_id"]] = row["depth"]

@@ -26,7 +26,7 @@ class NewCommand:
     device_id: int
     point_id: int
     lane_key: str
-    new_lane: bool  # nobody has used the lane yet
+    lane_id: int | None  # None: nobody has used the lane yet
     driver: str
     priority: int
     request_value: str | None
@@ -77,7 +77,7 @@ async def enqueue(
     if not commands:
         return {}
     rows: list[dict[str, Any]] = [
-        {"n": n, "lane_id": lane_ids[command.tenant_id, command.lane_key]} | vars(command)
+        vars(command) | {"n": n, "lane_id": lane_ids[command.tenant_id, command.lane_key]}
         for n, command in enumerate(commands)
     ]
     result = await connection.execute(SQL["enqueue"], {"rows": to_json(rows)})

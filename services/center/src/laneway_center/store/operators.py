@@ -1,9 +1,9 @@
 """What an operator does to a command: replay, requeue, resolve. Each is a line in its timeline, with who and why."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from http import HTTPStatus
 
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from laneway_center.store.actions import Operator

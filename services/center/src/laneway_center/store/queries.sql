@@ -1,4 +1,5 @@
--- Every hot statement of the center, by name. Rows go in as one JSON document (jsonb_to_recordset), so that one
+-- Every hot statement of the center, by name. What is looked up by key for each given row is a LATERAL subquery with
+-- OFFSET 0: joined, the planner guesses how many rows there are, and reads whole tables before it has statistics. Rows go in as one JSON document (jsonb_to_recordset), so that one
 -- statement serves one row or a thousand. Writers lock lanes in lane_id order, then commands in id order.
 -- Arrays named :sources come from laneway_shared.lifecycle.TRANSITIONS.
 
@@ -6,7 +7,8 @@
 -- Which of these ids exist, with the hash of the body they came with.
 SELECT c.tenant_id, c.command_id::text AS command_id, c.body_hash
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
-JOIN point_command c ON c.tenant_id = r.tenant_id AND c.command_id = r.command_id;
+CROSS JOIN LATERAL (SELECT * FROM point_command c
+                    WHERE c.tenant_id = r.tenant_id AND c.command_id = r.command_id OFFSET 0) c;
 
 -- name: intake_scope
 -- Everything a submit is checked against, per row, and the database's clock. Policies as point, lane, device and
@@ -27,10 +29,12 @@ SELECT r.n, clock_timestamp() AS now,
        EXISTS (SELECT FROM driver_instance i
                WHERE i.service = d.driver AND i.kind = 'driver' AND i.state = 'online') AS driver_online
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(n int, tenant_id bigint, device_id bigint, point_id bigint)
-LEFT JOIN device d ON d.tenant_id = r.tenant_id AND d.device_id = r.device_id
-LEFT JOIN point p ON p.tenant_id = r.tenant_id AND p.device_id = r.device_id AND p.point_id = r.point_id
+LEFT JOIN LATERAL (SELECT * FROM device d
+                   WHERE d.tenant_id = r.tenant_id AND d.device_id = r.device_id OFFSET 0) d ON true
+LEFT JOIN LATERAL (SELECT * FROM point p WHERE p.tenant_id = r.tenant_id AND p.device_id = r.device_id
+                     AND p.point_id = r.point_id OFFSET 0) p ON true
 LEFT JOIN driver v ON v.name = d.driver
-LEFT JOIN lane l ON l.tenant_id = d.tenant_id AND l.lane_key = d.lane_key
+LEFT JOIN LATERAL (SELECT * FROM lane l WHERE l.tenant_id = d.tenant_id AND l.lane_key = d.lane_key OFFSET 0) l ON true
 ORDER BY r.n;
 
 -- name: create_lanes
@@ -41,12 +45,16 @@ FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key te
 GROUP BY r.tenant_id, r.lane_key ORDER BY r.tenant_id, r.lane_key
 ON CONFLICT (tenant_id, lane_key) DO NOTHING;
 
+-- name: lanes_by_key
+-- The row ids of lanes.
+SELECT l.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text)
+CROSS JOIN LATERAL (SELECT l.lane_id FROM lane l
+                    WHERE l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key OFFSET 0) l;
+
 -- name: lock_lanes
 -- The lanes about to be written, in lane_id order: the order of every writer.
-SELECT l.lane_id, l.tenant_id, l.lane_key, l.depth
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, lane_key text)
-JOIN lane l ON l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key
-ORDER BY l.lane_id FOR UPDATE OF l;
+SELECT l.lane_id, l.tenant_id, l.lane_key, l.depth FROM lane l
+WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) ORDER BY l.lane_id FOR UPDATE;
 
 -- name: live_intents
 -- Open commands of these intents, oldest first. Their lanes are locked: none comes or goes.
@@ -360,9 +368,10 @@ ON CONFLICT (letter_hash) DO NOTHING;
 
 -- name: show_commands
 -- Commands by id, as callers see them.
-SELECT c.*, l.lane_key FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
-JOIN point_command c ON c.tenant_id = r.tenant_id AND c.command_id = r.command_id
-JOIN lane l ON l.lane_id = c.lane_id;
+SELECT c.*, (SELECT l.lane_key FROM lane l WHERE l.lane_id = c.lane_id) AS lane_key
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
+CROSS JOIN LATERAL (SELECT * FROM point_command c
+                    WHERE c.tenant_id = r.tenant_id AND c.command_id = r.command_id OFFSET 0) c;
 
 -- name: show_events
 -- The timeline of one command, oldest first.

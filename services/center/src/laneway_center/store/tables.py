@@ -298,7 +298,7 @@ point_command = Table(
 point_command_event = Table(
     "point_command_event",
     metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("id", BigInteger, Identity(always=True), nullable=False),
     Column("command_pk", BigInteger, nullable=False),  # no foreign key: its check costs more than the row
     Column("at", INSTANT, nullable=False),
     Column("from_status", Text),
@@ -307,7 +307,7 @@ point_command_event = Table(
     Column("kind", Text, nullable=False),
     Column("note", Text, nullable=False),
     Column("detail", JSONB),
-    Index("ix_point_command_event_command", "command_pk", "id"),
+    PrimaryKeyConstraint("command_pk", "id"),  # the one index it needs
 )
 
 

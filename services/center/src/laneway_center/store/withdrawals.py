@@ -1,11 +1,12 @@
 """Taking waiting commands back: cancelled by whoever sent them, or superseded by a newer one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.store.database import transact

@@ -80,6 +80,10 @@ def upgrade() -> None:
     )
     # every writer of a timeline holds the command's row; the check cost more than the row it checked
     op.drop_constraint(op.f("fk_point_command_event_command_pk"), "point_command_event", type_="foreignkey")
+    # one index instead of two: a timeline is read by its command
+    op.drop_constraint(op.f("pk_point_command_event"), "point_command_event", type_="primary")
+    op.drop_index("ix_point_command_event_command", "point_command_event")
+    op.create_primary_key(op.f("pk_point_command_event"), "point_command_event", ["command_pk", "id"])
 
     op.create_table(
         "operator_action",
@@ -104,6 +108,9 @@ def downgrade() -> None:
     op.create_foreign_key(
         op.f("fk_point_command_event_command_pk"), "point_command_event", "point_command", ["command_pk"], ["id"]
     )
+    op.drop_constraint(op.f("pk_point_command_event"), "point_command_event", type_="primary")
+    op.create_primary_key(op.f("pk_point_command_event"), "point_command_event", ["id"])
+    op.create_index("ix_point_command_event_command", "point_command_event", ["command_pk", "id"])
     op.drop_index("ix_point_command_intent", "point_command")
     op.drop_column("point_command", "review_policy")
     op.drop_column("point_command", "purpose")
