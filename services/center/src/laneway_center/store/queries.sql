@@ -4,11 +4,13 @@
 -- Arrays named :sources come from laneway_shared.lifecycle.TRANSITIONS.
 
 -- name: known_commands
--- Which of these ids exist, with the hash of the body they came with.
+-- Which of these ids exist, with the hash of the body they came with. Each is looked up by its id, as in show_commands:
+-- the planner takes any JSON for a hundred rows and would rather read a table of a few thousand commands as a whole;
+-- the 0 keeps it from an index that begins with the tenant.
 SELECT c.tenant_id, c.command_id::text AS command_id, c.body_hash
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
-CROSS JOIN LATERAL (SELECT * FROM point_command c
-                    WHERE c.tenant_id = r.tenant_id AND c.command_id = r.command_id OFFSET 0) c;
+CROSS JOIN LATERAL (SELECT c.tenant_id, c.command_id, c.body_hash FROM point_command c
+                    WHERE c.command_id = r.command_id AND c.tenant_id + 0 = r.tenant_id OFFSET 0) c;
 
 -- name: intake_scope
 -- Everything a submit is checked against, per row, and the database's clock. Policies as point, lane, device and
@@ -368,10 +370,10 @@ ON CONFLICT (letter_hash) DO NOTHING;
 
 -- name: show_commands
 -- Commands by id, as callers see them.
-SELECT c.*, (SELECT l.lane_key FROM lane l WHERE l.lane_id = c.lane_id) AS lane_key
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
+SELECT c.*, l.lane_key FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
 CROSS JOIN LATERAL (SELECT * FROM point_command c
-                    WHERE c.tenant_id = r.tenant_id AND c.command_id = r.command_id OFFSET 0) c;
+                    WHERE c.command_id = r.command_id AND c.tenant_id + 0 = r.tenant_id OFFSET 0) c
+CROSS JOIN LATERAL (SELECT l.lane_key FROM lane l WHERE l.lane_id = c.lane_id OFFSET 0) l;
 
 -- name: show_events
 -- The timeline of one command, oldest first.
