@@ -19,6 +19,7 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    StringConstraints,
     field_validator,
     model_validator,
 )
@@ -90,6 +91,9 @@ PlainObject = Annotated[dict[str, Any], AfterValidator(plain), AfterValidator(_s
 Text = Annotated[StrictStr, AfterValidator(storable)]
 CommandId = Annotated[StrictStr, AfterValidator(_command_id)]
 Identifier = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
+Reason = Annotated[
+    Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=500), Field(description="Why; kept.")
+]
 Value = StrictStr | StrictBool | StrictInt | StrictFloat | dict[str, Any]
 
 
@@ -272,6 +276,11 @@ def command_json(row: Mapping[Any, Any]) -> dict[str, Any]:
         view[name] = row[column]
     view["answerDueAt"] = row["ack_due_at"] if status == Status.AWAITING_ACK else None
     return view
+
+
+def command_view(row: Mapping[Any, Any]) -> CommandView:
+    """The same as a model, as a part of others."""
+    return CommandView.model_validate(command_json(row))
 
 
 def json_answer(content: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> Response:

@@ -120,3 +120,33 @@ async def show_events(engine: AsyncEngine, tenant_id: int, command_id: str) -> l
             return found
 
     return await transact(work)
+
+
+async def lines_after(engine: AsyncEngine, command_pk: int, after: int, *, most: int) -> list[RowMapping]:
+    """New lines in the timeline of one command (by its row id), oldest first.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+    given = {"command_pk": command_pk, "after": after, "most": most}
+
+    async def work() -> list[RowMapping]:
+        async with engine.connect() as connection:
+            return list((await connection.execute(SQL["lines_after"], given)).mappings())
+
+    return await transact(work)
+
+
+async def newest_lines(engine: AsyncEngine, commands: Sequence[int]) -> dict[int, int]:
+    """The newest line of the timeline of each of these commands, by row ids.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+
+    async def work() -> dict[int, int]:
+        async with engine.connect() as connection:
+            found = await connection.execute(SQL["newest_lines"], {"commands": list(commands)})
+            return {row.command_pk: row.line for row in found}
+
+    return await transact(work)
