@@ -19,7 +19,6 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
-    StringConstraints,
     field_validator,
     model_validator,
 )
@@ -43,6 +42,13 @@ def storable(text: str) -> str:
     except UnicodeEncodeError:
         raise ValueError("must be valid Unicode") from None
     return text
+
+
+def _said(text: str) -> str:
+    said = storable(text).strip()
+    if not said:
+        raise ValueError("must say something")
+    return said
 
 
 def _command_id(text: str) -> str:
@@ -91,9 +97,7 @@ PlainObject = Annotated[dict[str, Any], AfterValidator(plain), AfterValidator(_s
 Text = Annotated[StrictStr, AfterValidator(storable)]
 CommandId = Annotated[StrictStr, AfterValidator(_command_id)]
 Identifier = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
-Reason = Annotated[
-    Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=500), Field(description="Why; kept.")
-]
+Reason = Annotated[StrictStr, AfterValidator(_said), Field(max_length=500, description="Why; kept.")]
 Value = StrictStr | StrictBool | StrictInt | StrictFloat | dict[str, Any]
 
 

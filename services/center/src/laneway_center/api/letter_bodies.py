@@ -173,12 +173,14 @@ class DiscardView(Body):
 
 
 # ---------------------------------------------------------------------------------------- from rows
-_END = tuple(name for name in DeadLetterView.model_fields if name not in {"kind", "command_id"})
+_END = tuple(name for name in DeadLetterView.model_fields if name not in {"kind", "command_id", "command_status"})
 
 
 def _end_fields(row: RowMapping) -> dict[str, Any]:
     kind = "message" if row["command_pk"] is None else "command"
-    return {name: row[name] for name in _END} | {"kind": kind, "command_id": row["command_uuid"]}
+    by_now = None if row["command_status"] is None else Status(row["command_status"])
+    same = {name: row[name] for name in _END}
+    return same | {"kind": kind, "command_id": row["command_uuid"], "command_status": by_now}
 
 
 def dead_letter_view(row: RowMapping) -> DeadLetterView:
