@@ -126,7 +126,8 @@ async def test_pages_hold_each_once_and_a_cursor_by_hand_is_refused(
     seen: list[int] = []
     cursor: dict[str, str] = {}
     while True:
-        page = (await http.get("/dead-letters", params={"driver": driver, "limit": 10} | cursor)).json()
+        query: dict[str, Any] = {"driver": driver, "limit": 10} | cursor
+        page = (await http.get("/dead-letters", params=query)).json()
         seen += [each["id"] for each in page["deadLetters"]]
         if page["nextCursor"] is None:
             break
