@@ -1,44 +1,23 @@
 """Commands that ended badly, or that a person has to decide, by the evidence that brings them there."""
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
-import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from laneway_center.app import Center, build_app
-from laneway_center.settings import CenterSettings
-from laneway_center.store.claims import ClaimTerms, claim
-from laneway_center.store.evidence import Item, JudgeTerms, apply
+from laneway_center.store.evidence import Item, apply
 from laneway_center.store.locked_rows import Subject
-from laneway_shared.judgement import Evidence, Policy
+from laneway_shared.judgement import Evidence
 from laneway_shared.lifecycle import ResultKind
+from support.lanes import AT_ONCE, claims
 from support.stored import UNLOCK, ids, rows, run, store, submission
 
 K = ResultKind
-AT_ONCE = JudgeTerms(grace=timedelta(seconds=5), policy=Policy(base=timedelta()), chance=lambda: 0.0)
 _PAST_BOUND = (
     "UPDATE point_command SET claimed_at = claimed_at - interval '1 h', start_by = start_by - interval '1 h',"
     " quiet_at = quiet_at - interval '1 h', ack_due_at = ack_due_at - interval '1 h' WHERE command_id = ANY(:c)"
 )
-
-
-@contextlib.asynccontextmanager
-async def http_doors(database_url: str, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """The HTTP doors of a center that does nothing else."""
-    center = Center(CenterSettings(database_url=database_url, roles="api", **settings))
-    transport = httpx.ASGITransport(build_app(center), raise_app_exceptions=False)
-    worker = asyncio.ensure_future(center.intake.run())
-    try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://center") as client:
-            yield client
-    finally:
-        worker.cancel()
-        await asyncio.gather(worker, return_exceptions=True)
-        await center.engine.dispose()
 
 
 async def tell(engine: AsyncEngine, command_ids: Sequence[str], kind: ResultKind, **said: Any) -> None:
@@ -56,8 +35,7 @@ async def tell(engine: AsyncEngine, command_ids: Sequence[str], kind: ResultKind
 
 async def claimed(engine: AsyncEngine, driver: str) -> list[str]:
     """Claim what may go."""
-    terms = ClaimTerms(by="t", window_ms=10_000, grace_ms=5_000, most=1000)
-    return [row["command_id"] for row in await claim(engine, driver, room=10_000, profiles=[], terms=terms)]
+    return [row["command_id"] for row in await claims(engine, driver, most=1000)]
 
 
 async def _due(engine: AsyncEngine, command_ids: Sequence[str], attempt: int = 1) -> None:

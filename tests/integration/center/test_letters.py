@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from itertools import count
 from typing import Any
 
 import httpx
@@ -11,26 +10,19 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.store.letters import Letter, store_letters
 from laneway_shared.lifecycle import ResultKind as K
-from support.ended import claimed, expired, given_up, http_doors, tell, timed_out, used_up
-from support.stored import UNLOCK, beat, books_balance, ids, register, rows, run, store, submission
+from support.doors import open_doors
+from support.ended import claimed, expired, given_up, tell, timed_out, used_up
+from support.lanes import lane_of
+from support.stored import UNLOCK, beat, books_balance, ids, rows, run, store, submission
 
 KIM, LEE = {"X-Operator": "kim"}, {"X-Operator": "lee"}
 WHY = {"reason": "the door is repaired"}
-_drivers = count(1)
 
 
 @pytest.fixture(scope="module")
 async def http(engine: AsyncEngine, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with http_doors(database_url) as client:
+    async with open_doors(database_url) as client:
         yield client
-
-
-async def lanes(engine: AsyncEngine, n: int = 1) -> tuple[str, list[int]]:
-    """A driver of its own with n devices."""
-    number = next(_drivers)
-    driver, devices = f"letters{number}", [number * 1000 + k for k in range(n)]
-    await register(engine, devices, driver=driver)
-    return driver, devices
 
 
 async def listed(http: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
@@ -71,7 +63,7 @@ def rubbish(n: int, **fields: Any) -> Letter:
 
 
 async def test_all_kinds_are_listed_once_filtered_and_grouped(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    driver, devices = await lanes(engine, 4)
+    driver, devices = await lane_of(engine, 4)
     made = {
         "expired": await expired(engine, *devices[:3]),
         "attempts": await used_up(engine, driver, *devices[:2]),
@@ -121,7 +113,7 @@ async def test_all_kinds_are_listed_once_filtered_and_grouped(http: httpx.AsyncC
 async def test_pages_hold_each_once_and_a_cursor_by_hand_is_refused(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, devices = await lanes(engine, 25)
+    driver, devices = await lane_of(engine, 25)
     await expired(engine, *devices)
     seen: list[int] = []
     cursor: dict[str, str] = {}
@@ -142,7 +134,7 @@ async def test_pages_hold_each_once_and_a_cursor_by_hand_is_refused(
 async def test_one_letter_shows_messages_deaths_command_and_attempts(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     [one] = await given_up(engine, driver, "rejected", device)
     body = b'{"commandId":"%s"}' % one.encode()
     letter = rubbish(
@@ -196,7 +188,7 @@ async def test_rubbish_is_listed_shown_and_can_only_be_discarded(http: httpx.Asy
 async def test_a_message_of_a_known_command_is_evidence_of_an_unknown_one_a_letter(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     [known] = ids(await store(engine, submission(device)))
     stranger = "0190c3e2-7b1c-7000-8000-3f2a9d5c1e77"
     as_recorded: dict[str, Any] = {"listed_as": "unknown_command", "unless_known": True, "driver": driver}
@@ -216,7 +208,7 @@ async def test_a_message_of_a_known_command_is_evidence_of_an_unknown_one_a_lett
 async def test_a_replay_is_a_new_attempt_with_a_new_place_and_says_so(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     [one] = await used_up(engine, driver, device)
     [entry] = await listed(http, driver=driver)
     path, body = f"/dead-letters/{entry['id']}/replay", WHY | {"expireIn": 30}
@@ -248,7 +240,7 @@ async def test_a_replay_is_a_new_attempt_with_a_new_place_and_says_so(
 async def test_three_hundred_by_filter_the_rest_untouched_and_a_second_time_nothing(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, devices = await lanes(engine, 40)
+    driver, devices = await lane_of(engine, 40)
     for _ in range(8):
         await expired(engine, *devices)
     others = await used_up(engine, driver, *devices)
@@ -276,7 +268,7 @@ async def test_three_hundred_by_filter_the_rest_untouched_and_a_second_time_noth
 async def test_interrupted_and_sent_again_or_twice_at_once_none_goes_twice(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, devices = await lanes(engine, 30)
+    driver, devices = await lane_of(engine, 30)
     made = await expired(engine, *devices)
     chosen = [each["id"] for each in await listed(http, driver=driver)]
     # the first ten went through, but the client was interrupted; then three clients at once send all of them
@@ -296,7 +288,7 @@ async def test_interrupted_and_sent_again_or_twice_at_once_none_goes_twice(
 
 
 async def test_replayed_and_discarded_at_once_one_of_both(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    driver, devices = await lanes(engine, 20)
+    driver, devices = await lane_of(engine, 20)
     await expired(engine, *devices)
     chosen = [each["id"] for each in await listed(http, driver=driver)]
     body = {"ids": chosen} | WHY
@@ -314,7 +306,7 @@ async def test_replayed_and_discarded_at_once_one_of_both(http: httpx.AsyncClien
 async def test_the_same_id_twice_an_unknown_one_and_anothers_tenant(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     await expired(engine, device)
     [entry] = await listed(http, driver=driver)
     for dry in (True, False):
@@ -329,7 +321,7 @@ async def test_the_same_id_twice_an_unknown_one_and_anothers_tenant(
 
 
 async def test_unsafe_and_expired_needs_force(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    driver, devices = await lanes(engine, 2)
+    driver, devices = await lane_of(engine, 2)
     await expired(engine, devices[0], point=UNLOCK)
     await expired(engine, devices[1])
     unlock, level = sorted(each["id"] for each in await listed(http, driver=driver))
@@ -342,7 +334,7 @@ async def test_unsafe_and_expired_needs_force(http: httpx.AsyncClient, engine: A
 async def test_a_newer_command_of_the_same_intent_stands_in_the_way(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, devices = await lanes(engine, 3)
+    driver, devices = await lane_of(engine, 3)
     await expired(engine, *devices, intent_key="room 12")
     numbers = sorted(each["id"] for each in await listed(http, driver=driver))
     waiting = submission(devices[0], "2", intent_key="room 12")
@@ -360,7 +352,7 @@ async def test_a_newer_command_of_the_same_intent_stands_in_the_way(
 
 
 async def test_a_driver_that_is_away_is_a_warning(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    driver, devices = await lanes(engine, 2)
+    driver, devices = await lane_of(engine, 2)
     await expired(engine, *devices)
     numbers = [each["id"] for each in await listed(http, driver=driver)]
     await beat(engine, driver, state="offline")
@@ -373,7 +365,7 @@ async def test_a_driver_that_is_away_is_a_warning(http: httpx.AsyncClient, engin
 async def test_a_device_that_left_its_lane_takes_no_old_command_along(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     await expired(engine, device)
     [entry] = await listed(http, driver=driver)
     await run(engine, "UPDATE device SET lane_key = 'elsewhere' WHERE device_id = :d", d=device)
@@ -408,7 +400,7 @@ async def test_who_and_why_are_needed(
 
 
 async def test_a_name_may_be_in_any_language(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     await expired(engine, device)
     [entry] = await listed(http, driver=driver)
     headers = {b"X-Operator": "张三".encode()}
@@ -419,7 +411,7 @@ async def test_a_name_may_be_in_any_language(http: httpx.AsyncClient, engine: As
 
 
 async def test_the_audit_is_filtered_and_paged(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    driver, devices = await lanes(engine, 7)
+    driver, devices = await lane_of(engine, 7)
     await expired(engine, *devices)
     numbers = [each["id"] for each in await listed(http, driver=driver)]
     who = {"X-Operator": f"night {driver}"}

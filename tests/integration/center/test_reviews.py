@@ -2,37 +2,29 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from itertools import count
-from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_shared.lifecycle import ResultKind as K
-from support.ended import claimed, http_doors, in_review, tell
-from support.stored import LEVEL, UNLOCK, books_balance, ids, register, store, submission
+from support.doors import open_doors
+from support.ended import claimed, in_review, tell
+from support.lanes import lane_of
+from support.stored import LEVEL, UNLOCK, books_balance, ids, store, submission
 
 KIM, LEE = {"X-Operator": "kim"}, {"X-Operator": "lee"}
 LOOKED = {"reason": "looked at the door"}
-_drivers = count(1)
 
 
 @pytest.fixture(scope="module")
 async def http(engine: AsyncEngine, database_url: str) -> AsyncIterator[httpx.AsyncClient]:
-    async with http_doors(database_url) as client:
+    async with open_doors(database_url) as client:
         yield client
 
 
-async def lanes(engine: AsyncEngine, n: int = 1, **device: Any) -> tuple[str, list[int]]:
-    number = next(_drivers)
-    driver, devices = f"reviews{number}", [number * 1000 + k for k in range(n)]
-    await register(engine, devices, driver=driver, **device)
-    return driver, devices
-
-
 async def test_open_reviews_say_since_when_and_why(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    driver, devices = await lanes(engine, 3, review_policy="hold")
+    driver, devices = await lane_of(engine, 3, review_policy="hold")
     made = await in_review(engine, driver, *devices)
     await store(engine, submission(devices[0], "2"), submission(devices[0], "3"))
     page = (await http.get("/reviews", params={"driver": driver, "limit": 2})).json()
@@ -51,7 +43,7 @@ async def test_open_reviews_say_since_when_and_why(http: httpx.AsyncClient, engi
 async def test_a_review_shows_all_that_was_said_the_late_apart_and_the_same_once(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     [one] = await in_review(engine, driver, device)
     again = await http.post(f"/reviews/{one}/requeue", json=LOOKED | {"expireIn": 60}, headers=KIM)
     assert (again.json()["outcome"], again.json()["nextAttempt"]) == ("replayed", 2)
@@ -76,7 +68,7 @@ async def test_a_review_shows_all_that_was_said_the_late_apart_and_the_same_once
 async def test_resolved_with_a_reason_and_written_down(
     http: httpx.AsyncClient, engine: AsyncEngine, outcome: str
 ) -> None:
-    driver, [device] = await lanes(engine, review_policy="hold")
+    driver, [device] = await lane_of(engine, review_policy="hold")
     [one] = await in_review(engine, driver, device)
     [behind] = ids(await store(engine, submission(device, "2")))
     assert await claimed(engine, driver) == [], "the review holds the lane"
@@ -98,7 +90,7 @@ async def test_resolved_with_a_reason_and_written_down(
 async def test_of_many_operators_at_once_one_decides_and_the_others_hear_who(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     [one] = await in_review(engine, driver, device)
     bodies = [("resolve", {"outcome": "SUCCESS"}), ("resolve", {"outcome": "FAILED"}), ("requeue", {})] * 3
     answers = await asyncio.gather(
@@ -116,7 +108,7 @@ async def test_of_many_operators_at_once_one_decides_and_the_others_hear_who(
 
 
 async def test_late_evidence_was_first(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     [one] = await in_review(engine, driver, device)
     await tell(engine, [one], K.SUCCESS)
     answer = await http.post(f"/reviews/{one}/resolve", json=LOOKED | {"outcome": "FAILED"}, headers=KIM)
@@ -129,7 +121,7 @@ async def test_late_evidence_was_first(http: httpx.AsyncClient, engine: AsyncEng
 async def test_requeued_behind_a_newer_one_of_its_intent_only_with_force(
     http: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
-    driver, [device] = await lanes(engine)
+    driver, [device] = await lane_of(engine)
     [one] = await in_review(engine, driver, device, intent_key="guest")
     await store(engine, submission(device, point=UNLOCK, intent_key="guest"))
     refused = await http.post(f"/reviews/{one}/requeue", json=LOOKED, headers=KIM)
@@ -143,7 +135,7 @@ async def test_requeued_behind_a_newer_one_of_its_intent_only_with_force(
 
 
 async def test_what_is_no_review(http: httpx.AsyncClient, engine: AsyncEngine) -> None:
-    _, [device] = await lanes(engine)
+    _, [device] = await lane_of(engine)
     [fine] = ids(await store(engine, submission(device, point=LEVEL)))
     resolve = LOOKED | {"outcome": "SUCCESS"}
     for command_id, status, shown, acted in (

@@ -208,9 +208,15 @@ async def close_ends(connection: AsyncConnection, ends: Sequence[int], state: st
         await connection.execute(SQL["handle_dead_ends"], given)
 
 
-async def _locked(connection: AsyncConnection, subject: Subject, grace: timedelta) -> tuple[LockedRows, LockedCommand]:
+async def lock_commands(connection: AsyncConnection, subjects: Sequence[Subject], grace: timedelta) -> LockedRows:
+    """The commands an operator means, under their locks."""
     rows = LockedRows(connection, grace)
-    await rows.lock([subject])
+    await rows.lock(subjects)
+    return rows
+
+
+async def _locked(connection: AsyncConnection, subject: Subject, grace: timedelta) -> tuple[LockedRows, LockedCommand]:
+    rows = await lock_commands(connection, [subject], grace)
     command = rows.find(subject)
     if command is None:
         await bring_back(connection, [subject])

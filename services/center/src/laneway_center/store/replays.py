@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from laneway_center.store.actions import Action, Operator, record_actions
 from laneway_center.store.database import transact
-from laneway_center.store.locked_rows import LockedRows, Subject
-from laneway_center.store.operators import Again, SendingAgain, SentAgain, close_ends
+from laneway_center.store.locked_rows import Subject
+from laneway_center.store.operators import Again, SendingAgain, SentAgain, close_ends, lock_commands
 from laneway_center.store.statements import SQL
 from laneway_shared.problems import ProblemError
 
@@ -48,8 +48,8 @@ async def _replay(
 ) -> list[Handled]:
     # lanes, commands, then dead ends: so they are read twice, first to know whose lanes
     first = await connection.execute(SQL["dead_ends"], {"tenant_id": tenant_id, "ids": list(ids)})
-    rows = LockedRows(connection, terms.grace)
-    await rows.lock([_subject(row) for row in first.mappings() if row["command_pk"] is not None])
+    subjects = [_subject(row) for row in first.mappings() if row["command_pk"] is not None]
+    rows = await lock_commands(connection, subjects, terms.grace)
     ends = await _lock_ends(connection, tenant_id, ids)
     again = SendingAgain(connection, rows, operator, terms)
     found = {pk: rows.find(_subject(end)) for pk, end in ends.items() if end["command_pk"] is not None}
