@@ -300,6 +300,7 @@ point_command = Table(
     Index("ix_point_command_at_driver", "driver", postgresql_where=text("status IN ('DISPATCHING', 'SENT')")),
     Index("ix_point_command_review", "lane_id", postgresql_where=text("status = 'MANUAL_REVIEW'")),
     Index("ix_point_command_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),  # to archive
+    Index("ix_point_command_reviews", "tenant_id", "id", postgresql_where=text("status = 'MANUAL_REVIEW'")),
     Index("ix_point_command_lookup", "tenant_id", "device_id", "point_id", text("occurred_at DESC")),
 )
 

@@ -82,10 +82,17 @@ def upgrade() -> None:
         ["lane_id", "device_id", "intent_key", "id"],
         postgresql_where=sa.text("intent_key IS NOT NULL AND finished_at IS NOT NULL"),
     )
+    op.create_index(
+        "ix_point_command_reviews",
+        "point_command",
+        ["tenant_id", "id"],
+        postgresql_where=sa.text("status = 'MANUAL_REVIEW'"),
+    )
 
 
 def downgrade() -> None:
     """Take back."""
+    op.drop_index("ix_point_command_reviews", "point_command")
     op.drop_index("ix_point_command_intent_done", "point_command")
     op.drop_index("ix_operator_action_operator", "operator_action")
     op.drop_table("dead_end")
