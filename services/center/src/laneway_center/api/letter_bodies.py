@@ -9,7 +9,7 @@ from pydantic import Field, StrictFloat, StrictInt
 from sqlalchemy import RowMapping
 
 from laneway_center.api.bodies import Body, CommandView, EventView, Identifier, Reason, command_view, event_view
-from laneway_center.store.dead_ends import Shown
+from laneway_center.store.dead_ends import Listed, Shown
 from laneway_center.store.operators import SentAgain
 from laneway_shared.lifecycle import Status
 from laneway_shared.problems import ProblemError
@@ -173,25 +173,36 @@ class DiscardView(Body):
 
 
 # ---------------------------------------------------------------------------------------- from rows
-_END = tuple(name for name in DeadLetterView.model_fields if name not in {"kind", "command_id", "command_status"})
+_OF_COMMAND = ("type", "point_id", "retry_safety", "intent_key")
+_OF_END = tuple(
+    name for name in DeadLetterView.model_fields if name not in {"kind", "command_id", "command_status", *_OF_COMMAND}
+)
 
 
-def _end_fields(row: RowMapping) -> dict[str, Any]:
-    kind = "message" if row["command_pk"] is None else "command"
-    by_now = None if row["command_status"] is None else Status(row["command_status"])
-    same = {name: row[name] for name in _END}
-    return same | {"kind": kind, "command_id": row["command_uuid"], "command_status": by_now}
+def _fields(listed: Listed) -> dict[str, Any]:
+    end, command = listed.end, listed.command
+    same = {name: end[name] for name in _OF_END}
+    of_command = {name: None if command is None else command[name] for name in _OF_COMMAND}
+    return (
+        same
+        | of_command
+        | {
+            "kind": "message" if end["command_pk"] is None else "command",
+            "command_id": end["command_uuid"],
+            "command_status": None if command is None else Status(command["status"]),
+        }
+    )
 
 
-def dead_letter_view(row: RowMapping) -> DeadLetterView:
-    """A row of dead_end, with its command."""
-    return DeadLetterView.model_construct(**_end_fields(row))
+def dead_letter_view(listed: Listed) -> DeadLetterView:
+    """A dead end, with its command."""
+    return DeadLetterView.model_construct(**_fields(listed))
 
 
 def dead_letter_detail(shown: Shown) -> DeadLetterDetail:
     """A dead end with everything known about it."""
     return DeadLetterDetail.model_construct(
-        **_end_fields(shown.end),
+        **_fields(shown),
         command=None if shown.command is None else command_view(shown.command),
         events=[event_view(row) for row in shown.events],
         letters=[letter_view(row) for row in shown.letters],

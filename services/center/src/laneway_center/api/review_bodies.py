@@ -94,32 +94,40 @@ class ReviewDetail(Body):
 
 
 # ---------------------------------------------------------------------------------------- from rows
-def review_view(row: RowMapping) -> ReviewView:
-    """A row of open_reviews or review_of_command."""
-    same = ("device_id", "point_id", "type", "driver", "lane_key", "attempt", "since", "why", "error_code")
+_SAME = (
+    "device_id", "point_id", "type", "driver", "lane_key", "attempt", "error_code", "error_message", "intent_key",
+)  # fmt: skip
+
+
+def review_view(command: RowMapping, *, since: datetime, why: str, waiting_behind: int) -> ReviewView:
+    """A command, and the line that put it into review."""
     return ReviewView(
-        command_id=str(row["command_id"]),
-        value=row["request_value"],
-        holds_lane=row["review_hold"],
-        **{name: row[name] for name in (*same, "error_message", "intent_key", "waiting_behind")},
+        command_id=str(command["command_id"]),
+        value=command["request_value"],
+        holds_lane=command["review_hold"],
+        since=since,
+        why=why,
+        waiting_behind=waiting_behind,
+        **{name: command[name] for name in _SAME},
     )
 
 
-def review_detail(review: Review) -> ReviewDetail:
-    """A review with its evidence sorted: what was said before it began, and since."""
-    row, decided, began = review.row, review.decision, review.row["event_id"]
+def review_detail(review: Review, began: RowMapping) -> ReviewDetail:
+    """A review with its evidence sorted: what was said before it `began`, and since."""
     answers: list[RowMapping] = []
     late: list[RowMapping] = []
     newest = 0
     for event in review.events:
         newest = max(newest, event["attempt"])  # claims come first
         if event["kind"] in _SAID:
-            (late if event["id"] > began or event["attempt"] < newest else answers).append(event)
-    is_open = row["status"] == Status.MANUAL_REVIEW
-    return ReviewDetail.model_construct(
+            (late if event["id"] > began["id"] or event["attempt"] < newest else answers).append(event)
+    command, decided = review.command, review.decision
+    is_open = command["status"] == Status.MANUAL_REVIEW
+    behind = review.waiting_behind
+    return ReviewDetail(
         open=is_open,
-        review=review_view(row),
-        command=command_view(row),
+        review=review_view(command, since=began["at"], why=began["note"], waiting_behind=behind),
+        command=command_view(command),
         decision=None if is_open or decided is None else _decision(decided),
         attempts=_attempts(review.events),
         answers=_grouped(answers),

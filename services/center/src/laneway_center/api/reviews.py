@@ -41,7 +41,11 @@ async def listing(
     )
     rows = await within(found)
     more = str(rows[limit - 1]["id"]) if len(rows) > limit else None
-    return ReviewList(reviews=[review_view(row) for row in rows[:limit]], next_cursor=more)
+    reviews = [
+        review_view(row, since=row["since"], why=row["why"], waiting_behind=row["waiting_behind"])
+        for row in rows[:limit]
+    ]
+    return ReviewList(reviews=reviews, next_cursor=more)
 
 
 @router.get("/{command_id}", responses=_UNKNOWN)
@@ -50,9 +54,9 @@ async def show(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> Re
     review = await within(show_review(doors.engine, tenant_id, _known_form(command_id)))
     if review is None:
         raise _unknown(command_id)
-    if review.row["since"] is None:
+    if review.began is None:
         raise ProblemError(HTTPStatus.NOT_FOUND, "REVIEW_UNKNOWN", f"command {command_id[:64]} was never in review")
-    return review_detail(review)
+    return review_detail(review, review.began)
 
 
 @router.post("/{command_id}/resolve", responses=_CHANGE, dependencies=[Depends(json_body)])

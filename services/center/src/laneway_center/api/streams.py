@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from laneway_center.api.bodies import command_view, event_view
 from laneway_center.api.doors import Behind, Doors, Tenant, within
 from laneway_center.following import MOST, Followers
-from laneway_center.store.commands import get_command, lines_after, newest_lines
+from laneway_center.store.commands import get_command, lines_after, newest_lines, show_events
 from laneway_center.store.database import DatabaseAwayError
 from laneway_shared.lifecycle import FINAL
 from laneway_shared.messages import is_command_id
@@ -102,11 +102,16 @@ async def _parts(doors: Behind, tenant_id: int, row: RowMapping, after: int) -> 
                 # in this order: all lines up to an end that is seen are there to be read
                 now = await within(get_command(doors.engine, tenant_id, command_id))
                 row = row if now is None else now
-                lines = await within(lines_after(doors.engine, pk, after, most=LINES_MOST))
+                ended = row["status"] in FINAL
+                if ended:  # it may be archived
+                    every = await within(show_events(doors.engine, tenant_id, command_id))
+                    lines = [line for line in every if line["id"] > after]
+                else:
+                    lines = await within(lines_after(doors.engine, pk, after, most=LINES_MOST))
                 for line in lines:
                     after = line["id"]
                     yield _event("line", event_view(line), after)
-                if row["status"] in FINAL and len(lines) < LINES_MOST:
+                if ended:
                     yield _event("end", command_view(row))
                     return
             if followers.closed:

@@ -1,17 +1,18 @@
 """What operators see as dead letters: the ends of commands that may be sent again, and messages of no command."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import RowMapping, Select, Text, func, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from laneway_center.store.commands import show_commands
+from laneway_center.store.commands import events_of, show_commands
 from laneway_center.store.database import transact
+from laneway_center.store.enqueue import Key
 from laneway_center.store.statements import SQL
-from laneway_center.store.tables import dead_end, point_command
+from laneway_center.store.tables import dead_end
 
 BODY_BYTES = 65_536  # shown of a body
 LETTERS_MOST = 20  # shown of one command
@@ -38,27 +39,41 @@ class Filter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A dead end with everything known about it."""
+class Listed:
+    """A dead end and its command as it stands (None: a message, or it is not kept any more)."""
 
     end: RowMapping
     command: RowMapping | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown(Listed):
+    """A dead end with everything known about it."""
+
     events: Sequence[RowMapping]
     letters: Sequence[RowMapping]
 
 
-async def list_dead_ends(engine: AsyncEngine, wanted: Filter) -> list[RowMapping]:
-    """Dead ends that match, with their command as it stands, newest first.
+async def list_dead_ends(engine: AsyncEngine, wanted: Filter) -> list[Listed]:
+    """Dead ends that match, newest first.
 
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.
     """
-    e, c = dead_end.c, point_command.c
-    query = _where(select(*_COLUMNS).outerjoin_from(dead_end, point_command, c.id == e.command_pk), wanted)
+    e = dead_end.c
+    query = _where(select(*_COLUMNS), wanted)
     if wanted.before is not None:
         query = query.where(tuple_(e.at, e.id) < wanted.before)
     query = query.order_by(e.at.desc(), e.id.desc()).limit(wanted.limit)
-    return await _read(engine, query)
+
+    async def work() -> list[Listed]:
+        async with engine.connect() as connection:
+            ends = list((await connection.execute(query)).mappings())
+            keys = {_key(end) for end in ends if end["command_pk"] is not None}
+            commands = await show_commands(connection, sorted(keys))
+            return [Listed(end=end, command=_of(end, commands)) for end in ends]
+
+    return await transact(work)
 
 
 async def group_dead_ends(engine: AsyncEngine, wanted: Filter) -> list[RowMapping]:
@@ -72,7 +87,13 @@ async def group_dead_ends(engine: AsyncEngine, wanted: Filter) -> list[RowMappin
     count = func.count().label("count")
     total = func.sum(func.count()).over().label("total")
     query = _where(select(*keys, count, func.min(e.at).label("first"), func.max(e.at).label("last"), total), wanted)
-    return await _read(engine, query.group_by(*keys).order_by(count.desc(), *keys).limit(GROUPS_MOST))
+    query = query.group_by(*keys).order_by(count.desc(), *keys).limit(GROUPS_MOST)
+
+    async def work() -> list[RowMapping]:
+        async with engine.connect() as connection:
+            return list((await connection.execute(query)).mappings())
+
+    return await transact(work)
 
 
 async def show_dead_end(engine: AsyncEngine, tenant_id: int, end_id: int) -> Shown | None:
@@ -81,37 +102,43 @@ async def show_dead_end(engine: AsyncEngine, tenant_id: int, end_id: int) -> Sho
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.
     """
-    e, c = dead_end.c, point_command.c
-    joined = select(*_COLUMNS).outerjoin_from(dead_end, point_command, c.id == e.command_pk)
-    query = joined.where(e.tenant_id == tenant_id, e.id == end_id)
 
     async def work() -> Shown | None:
         async with engine.connect() as connection:
-            end = (await connection.execute(query)).mappings().first()
-            if end is None:
-                return None
-            if end["letter_id"] is not None:
-                given = {"letter_id": end["letter_id"], "most_bytes": BODY_BYTES}
-                letters = (await connection.execute(SQL["letter_of_end"], given)).mappings().all()
-                return Shown(end=end, command=None, events=(), letters=letters)
-            key = {"tenant_id": tenant_id, "command_id": end["command_uuid"]}
-            about = await connection.execute(
-                SQL["letters_of_command"], key | {"most": LETTERS_MOST, "most_bytes": BODY_BYTES}
-            )
-            events = await connection.execute(SQL["show_events"], key)
-            shown = await show_commands(connection, [(tenant_id, end["command_uuid"])])
-            command = shown.get((tenant_id, end["command_uuid"]))
-            return Shown(end=end, command=command, events=events.mappings().all(), letters=about.mappings().all())
+            found = await connection.execute(SQL["dead_ends"], {"tenant_id": tenant_id, "ids": [end_id]})
+            end = found.mappings().first()
+            return None if end is None else await _with_evidence(connection, end)
 
     return await transact(work)
 
 
-_COLUMNS: tuple[Any, ...] = (
-    *dead_end.c,
-    dead_end.c.command_id.cast(Text).label("command_uuid"),
-    *(point_command.c[name] for name in ("type", "point_id", "retry_safety", "intent_key")),
-    point_command.c.status.label("command_status"),
-)
+async def _with_evidence(connection: AsyncConnection, end: RowMapping) -> Shown:
+    if end["letter_id"] is not None:
+        given = {"letter_id": end["letter_id"], "most_bytes": BODY_BYTES}
+        letters = await connection.execute(SQL["letter_of_end"], given)
+        return Shown(end=end, command=None, events=(), letters=letters.mappings().all())
+    tenant_id, command_id = key = _key(end)
+    asked = {"tenant_id": tenant_id, "command_id": command_id, "most": LETTERS_MOST, "most_bytes": BODY_BYTES}
+    about = await connection.execute(SQL["letters_of_command"], asked)
+    return Shown(
+        end=end,
+        command=_of(end, await show_commands(connection, [key])),
+        events=await events_of(connection, tenant_id, command_id),
+        letters=about.mappings().all(),
+    )
+
+
+_COLUMNS: tuple[Any, ...] = (*dead_end.c, dead_end.c.command_id.cast(Text).label("command_uuid"))
+
+
+def _key(end: RowMapping) -> Key:
+    return end["tenant_id"], end["command_uuid"]
+
+
+def _of(end: RowMapping, commands: Mapping[Key, RowMapping]) -> RowMapping | None:
+    """Its command; not one that took the id after the retention."""
+    found = commands.get(_key(end))
+    return found if found is not None and found["id"] == end["command_pk"] else None
 
 
 def _where(query: Select[Any], wanted: Filter) -> Select[Any]:
@@ -131,11 +158,3 @@ def _where(query: Select[Any], wanted: Filter) -> Select[Any]:
     if wanted.until is not None:
         query = query.where(e.at < wanted.until)
     return query
-
-
-async def _read(engine: AsyncEngine, query: Select[Any]) -> list[RowMapping]:
-    async def work() -> list[RowMapping]:
-        async with engine.connect() as connection:
-            return list((await connection.execute(query)).mappings())
-
-    return await transact(work)

@@ -21,9 +21,11 @@ SELECT DISTINCT ON (s.id) s.received_at, COALESCE(s.tenant_id, :nobody), s.comma
        i.explanation, i.driver, i.device_id
 FROM stored s JOIN input i ON i.hash = s.letter_hash
 WHERE i.listed_as IS NOT NULL
-  AND NOT (i.unless_known AND EXISTS (
-    SELECT FROM point_command c
-    WHERE c.command_id = s.command_id AND (s.tenant_id IS NULL OR c.tenant_id = s.tenant_id)))
+  AND NOT (i.unless_known AND (
+    EXISTS (SELECT FROM point_command c
+            WHERE c.command_id = s.command_id AND (s.tenant_id IS NULL OR c.tenant_id = s.tenant_id))
+    OR EXISTS (SELECT FROM point_command_history h
+               WHERE h.command_id = s.command_id AND (s.tenant_id IS NULL OR h.tenant_id = s.tenant_id))))
 ORDER BY s.id;
 
 -- name: write_dead_ends
@@ -79,6 +81,11 @@ LEFT JOIN LATERAL (
   (SELECT x.id, x.command_id, x.status FROM point_command x
    WHERE x.lane_id = c.lane_id AND x.device_id = c.device_id AND x.intent_key = c.intent_key AND x.id > c.id
      AND x.finished_at IS NOT NULL AND x.status NOT IN ('CANCELLED', 'SUPERSEDED')
+   ORDER BY x.id DESC LIMIT 1)
+  UNION ALL
+  (SELECT x.id, x.command_id, x.status FROM point_command_history x
+   WHERE x.tenant_id = c.tenant_id AND x.device_id = c.device_id AND x.lane_id = c.lane_id
+     AND x.intent_key = c.intent_key AND x.id > c.id AND x.status NOT IN ('CANCELLED', 'SUPERSEDED')
    ORDER BY x.id DESC LIMIT 1)
   ORDER BY id DESC LIMIT 1
 ) n ON c.intent_key IS NOT NULL

@@ -63,7 +63,7 @@ async def send_again(
     """
 
     async def work() -> SentAgain:
-        async with engine.begin() as connection:
+        async with engine.connect() as connection, connection.begin() as transaction:
             rows, command = await _locked(connection, subject, terms.grace)
             if reviewed and command.now_is.status is not Status.MANUAL_REVIEW:
                 raise await _not_in_review(connection, command)
@@ -71,7 +71,10 @@ async def send_again(
             await again.look([command])
             again.add(command)
             await again.write()
-            return (await again.results())[command.row["id"]]
+            result = (await again.results())[command.row["id"]]
+            if terms.dry_run:
+                await transaction.rollback()
+            return result
 
     return await transact(work)
 
@@ -209,9 +212,17 @@ async def close_ends(connection: AsyncConnection, ends: Sequence[int], state: st
 
 
 async def lock_commands(connection: AsyncConnection, subjects: Sequence[Subject], grace: timedelta) -> LockedRows:
-    """The commands an operator means, under their locks."""
+    """The commands an operator means, under their locks; archived ones are back in their lanes' table.
+
+    If nothing comes of it, roll back, or leave them there: the archiver's next round moves them again.
+    """
     rows = LockedRows(connection, grace)
     await rows.lock(subjects)
+    missing = [subject for subject in subjects if rows.find(subject) is None]
+    if missing:
+        await bring_back(connection, missing)
+        rows = LockedRows(connection, grace)  # again in any case: somebody else may just have brought them back
+        await rows.lock(subjects)
     return rows
 
 

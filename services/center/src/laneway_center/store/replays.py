@@ -37,8 +37,11 @@ async def replay(
     """
 
     async def work() -> list[Handled]:
-        async with engine.begin() as connection:
-            return await _replay(connection, tenant_id, ids, operator, terms)
+        async with engine.connect() as connection, connection.begin() as transaction:
+            handled = await _replay(connection, tenant_id, ids, operator, terms)
+            if terms.dry_run or not any(each.again for each in handled):
+                await transaction.rollback()  # what was brought back from the history stays there
+            return handled
 
     return await transact(work)
 

@@ -1,21 +1,25 @@
 """Reading reviews: commands of which nobody knows whether they acted, with all that was said about them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from laneway_center.store.commands import events_of, show_commands
 from laneway_center.store.database import transact
 from laneway_center.store.statements import SQL
+from laneway_shared.lifecycle import Status
 
 
 @dataclass(frozen=True, kw_only=True)
 class Review:
-    """A command that is or was in review. `row` has `since` None if it never was."""
+    """A command that is or was in review, hot or archived."""
 
-    row: RowMapping
+    command: RowMapping
+    began: RowMapping | None  # the line by which it came into review last; None: it never did
     decision: RowMapping | None  # the line by which it left review last
+    waiting_behind: int
     events: Sequence[RowMapping]
 
 
@@ -48,15 +52,27 @@ async def show_review(engine: AsyncEngine, tenant_id: int, command_id: str) -> R
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.
     """
-    key = {"tenant_id": tenant_id, "command_id": command_id}
+    key = (tenant_id, command_id)
 
     async def work() -> Review | None:
         async with engine.connect() as connection:
-            row = (await connection.execute(SQL["review_of_command"], key)).mappings().first()
-            if row is None:
+            command = (await show_commands(connection, [key])).get(key)
+            if command is None:
                 return None
-            decided = await connection.execute(SQL["review_decisions"], {"commands": [row["id"]]})
-            events = await connection.execute(SQL["show_events"], key)
-            return Review(row=row, decision=decided.mappings().first(), events=events.mappings().all())
+            events = await events_of(connection, tenant_id, command_id)
+            depth = await connection.execute(SQL["waiting_in_lane"], {"lane_id": command["lane_id"]})
+            return Review(
+                command=command,
+                began=_last(events, lambda event: event["to_status"]),
+                decision=_last(events, lambda event: event["from_status"]),
+                waiting_behind=depth.scalar_one(),
+                events=events,
+            )
 
     return await transact(work)
+
+
+def _last(events: Sequence[RowMapping], side: Callable[[RowMapping], str | None]) -> RowMapping | None:
+    """The last line that changed the state to, or from, MANUAL_REVIEW."""
+    moves = (event for event in reversed(events) if event["from_status"] != event["to_status"])
+    return next((event for event in moves if side(event) == Status.MANUAL_REVIEW), None)

@@ -404,6 +404,7 @@ dead_end = Table(
     Index("ix_dead_end_state", "tenant_id", "state", "at", "id"),
     Index("ix_dead_end_device", "tenant_id", "device_id", "at"),
     Index("ix_dead_end_command", "tenant_id", "command_id"),
+    Index("ix_dead_end_at", "at"),
 )
 
 operator_action = Table(

@@ -51,7 +51,8 @@ def upgrade() -> None:
         " SELECT c.finished_at, c.tenant_id, c.id, c.command_id, c.status, c.attempt,"
         " CASE c.status WHEN 'EXPIRED' THEN 'expired' WHEN 'TIMEOUT' THEN 'timeout'"
         " ELSE CASE WHEN c.letter IN ('rejected', 'delivery_limit') THEN c.letter ELSE 'attempts' END END,"
-        " c.error_code, c.error_message, c.driver, c.device_id FROM point_command c"
+        " c.error_code, c.error_message, c.driver, c.device_id"
+        " FROM (SELECT * FROM point_command UNION ALL SELECT * FROM point_command_history) c"
         " WHERE c.status IN ('DEAD', 'EXPIRED') OR (c.status = 'TIMEOUT' AND c.retry_safety = 'safe')"
         " ORDER BY c.finished_at, c.id"
     )
@@ -61,7 +62,8 @@ def upgrade() -> None:
         " CASE WHEN d.reason IN ('refused_value', 'refused_transition') THEN d.reason"
         " WHEN d.command_id IS NULL THEN 'unreadable' ELSE 'unknown_command' END, d.explanation"
         " FROM dead_letter d WHERE d.reason IN ('unreadable', 'refused_value', 'refused_transition')"
-        " OR d.command_id IS NULL OR NOT EXISTS (SELECT FROM point_command c"
+        " OR d.command_id IS NULL OR NOT EXISTS ("
+        "SELECT FROM (SELECT * FROM point_command UNION ALL SELECT * FROM point_command_history) c"
         " WHERE c.command_id = d.command_id AND (d.tenant_id IS NULL OR c.tenant_id = d.tenant_id))"
         " ORDER BY d.id"
     )
@@ -75,6 +77,7 @@ def upgrade() -> None:
     op.create_index("ix_dead_end_state", "dead_end", ["tenant_id", "state", "at", "id"])
     op.create_index("ix_dead_end_device", "dead_end", ["tenant_id", "device_id", "at"])
     op.create_index("ix_dead_end_command", "dead_end", ["tenant_id", "command_id"])
+    op.create_index("ix_dead_end_at", "dead_end", ["at"])
     op.create_index("ix_operator_action_operator", "operator_action", ["operator", "id"])
     op.create_index(
         "ix_point_command_intent_done",
