@@ -154,6 +154,11 @@ async def test_rubbish_by_hand_is_set_aside_with_a_reason_and_nothing_stops(
         await until(all_set_aside, 60)
         reasons = {letter.reason for letter in await rows(engine, "SELECT reason FROM dead_letter")}
         assert {"rejected", "unreadable", "unknown_command"} <= reasons
+        ends = await rows(engine, "SELECT driver, reason, count(*) AS n FROM dead_end WHERE ended_as IS NULL"
+                          " GROUP BY 1, 2")  # fmt: skip
+        assert sum(end.n for end in ends) == 8 + 8 + 17 + 9, "each is one dead letter for operators"
+        assert {end.reason for end in ends} == {"unreadable", "unknown_command"}
+        assert {end.driver for end in ends} == {"virtual", "mqtt", None}
     finally:
         await engine.dispose()
     for device in (LOCK, VIRTUAL):

@@ -50,7 +50,9 @@ SETTINGS = CenterSettings(start_window_s=WINDOW_S, call_timeout_s=CALL_S, grace_
 WAIT_S = 20.0  # bound of every wait, in real time
 EXACT = Terms(slack=timedelta(), clock_tolerance=timedelta())  # there is one clock only
 IN_FLIGHT_INDEX = "uq_point_command_in_flight"
-_EMPTY = "TRUNCATE point_command_event, point_command, lane, dead_letter, driver_instance, point, device, driver"
+_EMPTY = (
+    "TRUNCATE point_command_event, point_command, lane, dead_letter, dead_end, driver_instance, point, device, driver"
+)
 _WHOLE = f"CREATE UNIQUE INDEX IF NOT EXISTS {IN_FLIGHT_INDEX} ON point_command (lane_id) WHERE {HOLDS_LANE}"
 _BLOCKED = "SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 

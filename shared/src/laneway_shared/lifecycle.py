@@ -63,6 +63,14 @@ OPERATOR_TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 }
 """What an operator may do besides (TIMEOUT only for commands that are safe to repeat)."""
 
+DEAD_ENDS = FINAL & OPERATOR_TRANSITIONS.keys()
+"""Final states that an operator may leave."""
+
+
+def is_dead_end(status: Status, *, unsafe: bool) -> bool:
+    """Whether a command that ended so may be sent again: an unsafe one not after a call without an answer."""
+    return status in DEAD_ENDS and not (unsafe and status is Status.TIMEOUT)
+
 
 def sources(target: Status) -> list[Status]:
     """The states from which a command may go to `target`: the guard of every UPDATE."""

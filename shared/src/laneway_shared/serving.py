@@ -6,7 +6,7 @@ Needs the extra `http` of this distribution.
 import asyncio
 import contextlib
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -27,8 +27,15 @@ def listen(host: str, port: int) -> socket.socket:
         raise SettingsError(f"can't listen on {host} port {port}: {error.strerror or error}") from None
 
 
-async def serve(app: ASGIApp, listener: socket.socket, stop: asyncio.Event, *, patience_s: float) -> None:
-    """Serve until `stop` is set; open requests get `patience_s` to end."""
+async def serve(
+    app: ASGIApp,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    *,
+    patience_s: float,
+    stopping: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until `stop` is set; open requests get `patience_s` to end. `stopping` tells those that wait for long."""
     config = uvicorn.Config(
         app,
         http="httptools",  # the other parser costs as much as the rest of a request
@@ -42,6 +49,7 @@ async def serve(app: ASGIApp, listener: socket.socket, stop: asyncio.Event, *, p
         serving = tasks.create_task(server.serve(sockets=[listener]), name="http")
         serving.add_done_callback(lambda _: stop.set())
         await stop.wait()
+        stopping()
         server.should_exit = True
 
 

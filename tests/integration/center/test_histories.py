@@ -28,7 +28,7 @@ from laneway_center.store.actions import Operator
 from laneway_center.store.database import open_engine
 from laneway_center.store.lanes import hold_lane, release_lane, skip_head
 from laneway_center.store.locked_rows import Subject
-from laneway_center.store.operators import resolve, send_again
+from laneway_center.store.operators import Again, resolve, send_again
 from laneway_center.store.withdrawals import cancel
 from laneway_shared.judgement import Evidence
 from laneway_shared.lifecycle import (
@@ -331,7 +331,7 @@ class Histories(RuleBasedStateMachine):
 
         async def ask() -> None:
             try:
-                await send_again(world.engine, subject, KIM, expire_in=expire_in, grace=GRACE, force=force)
+                await send_again(world.engine, subject, KIM, Again(expire_in=expire_in, grace=GRACE, force=force))
             except ProblemError as problem:
                 note(f"refused: {problem.code}")
             else:

@@ -27,7 +27,7 @@ from laneway_center.store.evidence import Applied, Item, JudgeTerms, apply
 from laneway_center.store.gauges import read_gauges
 from laneway_center.store.history import BEGINNING, ArchiveTerms, archive
 from laneway_center.store.locked_rows import Change, Subject
-from laneway_center.store.operators import resolve, send_again
+from laneway_center.store.operators import Again, resolve, send_again
 from laneway_center.store.partitions import DAYS_AHEAD, drop_partitions, make_partitions
 from laneway_center.store.statements import SQL
 from laneway_center.store.tables import point_command, point_command_event
@@ -135,7 +135,10 @@ async def place_of(engine: AsyncEngine, command_ids: Sequence[str]) -> set[str]:
 
 async def replay(engine: AsyncEngine, command_id: str) -> Change:
     subject = Subject(tenant_id=1, command_id=command_id)
-    return await send_again(engine, subject, KIM, expire_in=timedelta(minutes=5), grace=GRACE, force=True)
+    again = Again(expire_in=timedelta(minutes=5), grace=GRACE, force=True)
+    change = (await send_again(engine, subject, KIM, again)).change
+    assert change is not None
+    return change
 
 
 async def all_is_sound(engine: AsyncEngine) -> None:

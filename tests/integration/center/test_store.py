@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from laneway_center.store.due import take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.instances import mark_listening, sweep_silent
 from laneway_center.store.locked_rows import Subject
-from laneway_center.store.operators import resolve, send_again
+from laneway_center.store.operators import Again, resolve, send_again
 from laneway_center.store.registry import LaneInUseError
 from laneway_shared.judgement import Evidence, Policy
 from laneway_shared.lifecycle import ResultKind, Status
@@ -310,17 +311,18 @@ async def dead(engine: AsyncEngine, *, point: int = LEVEL) -> tuple[str, str]:
     return driver, one
 
 
-AGAIN: dict[str, Any] = {"expire_in": timedelta(minutes=1), "grace": timedelta(seconds=5), "force": False}
+AGAIN = Again(expire_in=timedelta(minutes=1), grace=timedelta(seconds=5))
 ME = Operator(name="kim", why="the door is repaired")
 
 
 async def test_a_replay_is_a_new_attempt_at_the_tail_with_a_new_deadline(engine: AsyncEngine) -> None:
     driver, one = await dead(engine)
     subject = Subject(tenant_id=1, command_id=one)
-    assert (await send_again(engine, subject, ME, **AGAIN)).after == "PENDING"
+    again = await send_again(engine, subject, ME, AGAIN)
+    assert (again.command["status"], again.next_attempt, again.seq) == ("PENDING", 2, again.previous_seq + 1)
     await books_balance(engine)
     with pytest.raises(ProblemError, match="it is PENDING"):
-        await send_again(engine, subject, ME, **AGAIN)
+        await send_again(engine, subject, ME, AGAIN)
     [row] = await claims(engine, driver)
     assert (row["command_id"], row["attempt"]) == (one, 2)
     await tell(engine, one, K.SUCCESS, 1)
@@ -328,7 +330,7 @@ async def test_a_replay_is_a_new_attempt_at_the_tail_with_a_new_deadline(engine:
     await tell(engine, one, K.SUCCESS, 2)
     assert await status_of(engine, one) == "SUCCESS"
     with pytest.raises(ProblemError, match="it is SUCCESS"):
-        await send_again(engine, subject, ME, **AGAIN)
+        await send_again(engine, subject, ME, AGAIN)
     [event] = await rows(engine, "SELECT detail FROM point_command_event e JOIN point_command c ON c.id = e.command_pk"
                          " WHERE kind = 'REPLAYED' AND command_id = :c", c=one)  # fmt: skip
     assert event.detail == {"by": "kim", "why": "the door is repaired"}
@@ -344,9 +346,9 @@ async def test_an_unsafe_command_that_expired_needs_force(engine: AsyncEngine) -
     await tell(engine, one, K.DUE, 0, at=seen)
     assert await status_of(engine, one) == "EXPIRED"
     with pytest.raises(ProblemError) as refused:
-        await send_again(engine, subject, ME, **AGAIN)
+        await send_again(engine, subject, ME, AGAIN)
     assert refused.value.code == "FORCE_NEEDED"
-    await send_again(engine, subject, ME, **(AGAIN | {"force": True}))
+    await send_again(engine, subject, ME, replace(AGAIN, force=True))
     assert [r["command_id"] for r in await claims(engine, driver)] == [one]
 
 
@@ -363,7 +365,7 @@ async def test_of_two_operators_the_second_is_told(engine: AsyncEngine) -> None:
     decisions = await asyncio.gather(
         resolve(engine, subject, ME, Status.SUCCESS, grace=timedelta(seconds=5)),
         resolve(engine, subject, ME, Status.FAILED, grace=timedelta(seconds=5)),
-        send_again(engine, subject, ME, **AGAIN),
+        send_again(engine, subject, ME, AGAIN),
         return_exceptions=True,
     )
     assert sum(isinstance(each, ProblemError) for each in decisions) == 2
@@ -453,7 +455,7 @@ async def test_a_replay_in_a_relaxed_lane_doesnt_wait_for_anothers_pause(engine:
     assert await status_of(engine, gone) == "DEAD"
     assert await claims(engine, driver) == []
     await run(engine, "UPDATE lane SET ready_at = now() + interval '10 min' WHERE lane_key = :k", k=f"device:{device}")
-    await send_again(engine, Subject(tenant_id=1, command_id=gone), ME, **AGAIN)
+    await send_again(engine, Subject(tenant_id=1, command_id=gone), ME, AGAIN)
     assert [r["command_id"] for r in await claims(engine, driver)] == [gone]
 
 

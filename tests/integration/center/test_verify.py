@@ -25,7 +25,7 @@ from laneway_center.store.database import open_engine
 from laneway_center.store.evidence import Item, JudgeTerms, apply
 from laneway_center.store.lanes import hold_lane, release_lane, skip_head
 from laneway_center.store.locked_rows import Subject
-from laneway_center.store.operators import resolve, send_again
+from laneway_center.store.operators import Again, resolve, send_again
 from laneway_center.store.withdrawals import cancel
 from laneway_center.verify.findings import Terms
 from laneway_center.verify.journals import from_file
@@ -106,7 +106,7 @@ class Plant:
         await run(self.engine, "UPDATE point_command SET quiet_at = now() WHERE command_id = :c", c=unlock)
         await self.tell(unlock, K.DUE, at=await self.now())
         subject = Subject(tenant_id=1, command_id=unlock)
-        await send_again(self.engine, subject, SOMEBODY, expire_in=timedelta(minutes=1), grace=GRACE, force=False)
+        await send_again(self.engine, subject, SOMEBODY, Again(expire_in=timedelta(minutes=1), grace=GRACE))
         await self.done(attempt=2)
         await self.submit("3", "4")
         await self.tell(await self.send(), K.TRANSMITTED)

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from laneway_center import __version__, metrics
-from laneway_center.api import commands, health, lanes, registry
+from laneway_center.api import audit, commands, health, lanes, letters, registry, reviews, streams
 from laneway_center.api.doors import Behind
 from laneway_center.api.limits import BodyLimit
 from laneway_center.dispatch.dispatcher import Dispatcher
@@ -63,7 +63,9 @@ class Center:
         )
         self.publisher = Publisher(settings.amqp_url, f"center {settings.instance} publishes")
         metrics.BROKER_UP.set_function(lambda: float(self.publisher.connected))
-        self.wakeups = Wakeups(settings.database_url, listens="dispatch" in settings.role_set)
+        self.wakeups = Wakeups(
+            settings.database_url, listens="dispatch" in settings.role_set, serves="api" in settings.role_set
+        )
         self.intake = Intake(self.engine, settings, self.wakeups)
         self._prepared = asyncio.Event()  # the schema is current and the topology declared
         self._schema_ok = False
@@ -85,6 +87,7 @@ class Center:
                 ]
                 if "api" in roles:
                     works += [self.intake.run() for _ in range(INTAKE_WORKERS)]
+                    works.append(streams.look_for_news(self.engine, self.wakeups.followers))
                 if "record" in roles:
                     works += self._record_works()
                 if "schedule" in roles:
@@ -250,9 +253,8 @@ def build_app(center: Center) -> FastAPI:
     app.add_middleware(BodyLimit)
     app.include_router(health.router)
     if "api" in center.settings.role_set:
-        app.include_router(commands.router)
-        app.include_router(lanes.router)
-        app.include_router(registry.router)
+        for doors in (commands, streams, lanes, registry, letters, reviews, audit):
+            app.include_router(doors.router)
     return app
 
 

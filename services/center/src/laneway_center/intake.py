@@ -145,6 +145,7 @@ class Intake:
                 continue
         failpoints.hit("intake.stored")
         note_changes(entered.withdrawn)
+        self._wakeups.commands_moved(change.command_id for change in entered.withdrawn)
         created = [a.command for a in answers if isinstance(a, Accepted) and a.created]
         if created:
             metrics.ACCEPTED.inc(len(created))

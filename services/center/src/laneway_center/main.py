@@ -46,4 +46,6 @@ async def _serve(settings: CenterSettings) -> None:
     center = Center(settings)
     with listen(settings.http_host, settings.http_port) as listener:
         async with center.running():
-            await http(build_app(center), listener, stop, patience_s=settings.stop_s)
+            await http(
+                build_app(center), listener, stop, patience_s=settings.stop_s, stopping=center.wakeups.followers.close
+            )

@@ -1,32 +1,62 @@
-"""Waking dispatchers when lanes become ready: in this process at once, in others by one coalesced NOTIFY."""
+"""Waking dispatchers and those who follow commands: in this process at once, in others by coalesced NOTIFYs."""
 
 import asyncio
 import contextlib
+import time
+from collections.abc import Iterable
+from typing import Any
 
 import asyncpg
 import structlog
 from sqlalchemy.engine import make_url
 
+from laneway_center.following import TAIL, Followers, tail_of
+
 log = structlog.get_logger(__name__)
 
-CHANNEL = "laneway_lanes_ready"
+READY = "laneway_lanes_ready"
+FOLLOWED = "laneway_commands_followed"
+MOVED = "laneway_commands_moved"
 RECONNECT_S = 1.0
+FOLLOWED_EVERY_S = 2.0
+MOVED_MOST = 7_800 // TAIL  # commands in one NOTIFY, whose payload ends at 8,000 bytes
+BACKLOG_MOST = 50_000  # commands not yet told of; beyond it the looks of those who follow have to do
 _TROUBLE = (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class Wakeups:
-    """Never sends inside a transaction: NOTIFY takes a database-wide lock at commit. A lost wake-up costs a poll."""
+    """Never sends inside a transaction: NOTIFY takes a database-wide lock at commit. A lost wake-up costs a poll.
 
-    def __init__(self, database_url: str, *, listens: bool) -> None:
+    Of commands that moved nothing is sent while nobody in another process follows any: who does says so.
+    """
+
+    def __init__(self, database_url: str, *, listens: bool, serves: bool = False) -> None:
+        """`listens`: wakes dispatchers of this process; `serves`: callers of this process may follow commands."""
         self._dsn = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
-        self._listens = listens
+        self._listens, self._serves = listens, serves
         self._ready = asyncio.Event()
         self._to_tell = asyncio.Event()
+        self._lanes_to_tell = False
+        self._moved: set[str] = set()
+        self._said_at = 0.0
+        self.followers = Followers(arrived=self._to_tell)
 
     def lanes_ready(self) -> None:
         """Some lane can send (after the commit that made it so)."""
         self._ready.set()
+        self._lanes_to_tell = True
         self._to_tell.set()
+
+    def commands_moved(self, command_ids: Iterable[str | None]) -> None:
+        """There are new lines in the timelines of these (after the commit that wrote them)."""
+        elsewhere = self.followers.elsewhere
+        if not (elsewhere or self.followers.here):
+            return
+        tails = {tail_of(command_id) for command_id in command_ids if command_id}
+        self.followers.tell(tails)
+        if elsewhere and len(self._moved) < BACKLOG_MOST:
+            self._moved |= tails
+            self._to_tell.set()
 
     async def wait(self, timeout_s: float) -> None:
         """Until some lane is ready, or the time is over."""
@@ -39,7 +69,10 @@ class Wakeups:
         """Tell other processes, and hear from them, until cancelled."""
         while True:
             try:
-                connection = await asyncpg.connect(self._dsn, timeout=5, command_timeout=10)
+                # nothing is stored here: a commit need not wait for the disk, least of all under NOTIFY's lock
+                connection = await asyncpg.connect(
+                    self._dsn, timeout=5, command_timeout=10, server_settings={"synchronous_commit": "off"}
+                )
                 try:
                     await self._serve(connection)
                 finally:
@@ -50,12 +83,37 @@ class Wakeups:
             await asyncio.sleep(RECONNECT_S)
 
     async def _serve(self, connection: asyncpg.Connection) -> None:
+        me = connection.get_server_pid()
+
+        def heard(_connection: Any, pid: int, channel: str, payload: str) -> None:
+            if pid == me:
+                return  # known here already
+            if channel == READY:
+                self._ready.set()
+            elif channel == FOLLOWED:
+                self.followers.heard()
+            else:
+                self.followers.tell(payload[at : at + TAIL] for at in range(0, len(payload), TAIL))
+
+        await connection.add_listener(FOLLOWED, heard)
         if self._listens:
-            await connection.add_listener(CHANNEL, lambda *_: self._ready.set())
+            await connection.add_listener(READY, heard)
+        if self._serves:
+            await connection.add_listener(MOVED, heard)
         while not connection.is_closed():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self._to_tell.wait()
-            if self._to_tell.is_set():
-                self._to_tell.clear()
-                await connection.execute(f"NOTIFY {CHANNEL}")
+            self._to_tell.clear()
+            await self._tell(connection)
+
+    async def _tell(self, connection: asyncpg.Connection) -> None:
+        if self.followers.here and time.monotonic() >= self._said_at + FOLLOWED_EVERY_S:
+            self._said_at = time.monotonic()
+            await connection.execute(f"NOTIFY {FOLLOWED}")
+        if self._lanes_to_tell:
+            self._lanes_to_tell = False
+            await connection.execute(f"NOTIFY {READY}")
+        moved, self._moved = sorted(self._moved), set()
+        for at in range(0, len(moved), MOVED_MOST):
+            await connection.execute("SELECT pg_notify($1, $2)", MOVED, "".join(moved[at : at + MOVED_MOST]))

@@ -44,6 +44,13 @@ def storable(text: str) -> str:
     return text
 
 
+def _said(text: str) -> str:
+    said = storable(text).strip()
+    if not said:
+        raise ValueError("must say something")
+    return said
+
+
 def _command_id(text: str) -> str:
     if not is_command_id(text):
         raise ValueError("must be a UUID of 36 characters")
@@ -90,6 +97,7 @@ PlainObject = Annotated[dict[str, Any], AfterValidator(plain), AfterValidator(_s
 Text = Annotated[StrictStr, AfterValidator(storable)]
 CommandId = Annotated[StrictStr, AfterValidator(_command_id)]
 Identifier = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1)]
+Reason = Annotated[StrictStr, AfterValidator(_said), Field(max_length=500, description="Why; kept.")]
 Value = StrictStr | StrictBool | StrictInt | StrictFloat | dict[str, Any]
 
 
@@ -272,6 +280,11 @@ def command_json(row: Mapping[Any, Any]) -> dict[str, Any]:
         view[name] = row[column]
     view["answerDueAt"] = row["ack_due_at"] if status == Status.AWAITING_ACK else None
     return view
+
+
+def command_view(row: Mapping[Any, Any]) -> CommandView:
+    """The same as a model, as a part of others."""
+    return CommandView.model_validate(command_json(row))
 
 
 def json_answer(content: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> Response:

@@ -21,12 +21,13 @@ from laneway_center.api.bodies import (
     json_answer,
 )
 from laneway_center.api.doors import Doors, Tenant, json_body, within
+from laneway_center.api.streams import LONGEST_WAIT_S, wait_for_end
 from laneway_center.intake import Answer, Submission
 from laneway_center.store.commands import Filter, get_command, list_commands, show_events
 from laneway_center.store.locked_rows import Subject
 from laneway_center.store.withdrawals import cancel
 from laneway_center.traces import note_changes
-from laneway_shared.lifecycle import Status
+from laneway_shared.lifecycle import FINAL, Status
 from laneway_shared.messages import is_command_id
 from laneway_shared.problems import ProblemError, responses
 
@@ -101,13 +102,20 @@ def _invalid(error: ValidationError) -> ProblemError:
 
 
 @router.get("/{command_id}", response_model=CommandView, responses=responses(HTTPStatus.NOT_FOUND))
-async def show(command_id: CommandIdPath, doors: Doors, tenant_id: Tenant) -> Response:
-    """A command as it stands."""
+async def show(
+    command_id: CommandIdPath,
+    doors: Doors,
+    tenant_id: Tenant,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for its end.")] = 0,
+) -> Response:
+    """A command as it stands; with `wait` as soon as it is final, or when that time is over."""
     row = None
     if is_command_id(command_id):
         row = await within(get_command(doors.engine, tenant_id, command_id.lower()))
     if row is None:
         raise _unknown(command_id)
+    if wait and row["status"] not in FINAL:
+        row = await wait_for_end(doors, tenant_id, row, wait)
     return json_answer(command_json(row))
 
 
@@ -132,6 +140,7 @@ async def cancel_command(
     if change is not None:
         note_changes([change])
         doors.wakeups.lanes_ready()
+        doors.wakeups.commands_moved([change.command_id])
     return await show(command_id, doors, tenant_id)
 
 

@@ -19,6 +19,7 @@ from laneway_shared.problems import ProblemError
 AnswerT = TypeVar("AnswerT")
 PATIENCE_S = 4.0  # a caller hears within this time that the database is away
 LONG_PATIENCE_S = 60.0  # for whole registries
+OPERATOR_MOST = 64  # characters of a name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +65,31 @@ async def tenant(
 
 
 async def operator_name(
-    x_operator: Annotated[str | None, Header(max_length=64, description="Who acts; written down.")] = None,
+    x_operator: Annotated[
+        str | None, Header(description="Who acts: 1 to 64 printable characters, in UTF-8. Required.", examples=["kim"])
+    ] = None,
 ) -> str:
     """Who acts, for what only operators do.
 
     Raises:
         ProblemError: nobody is named.
     """
-    name = (x_operator or "").strip()
-    if not name or not name.isprintable():
+    name = _utf8(x_operator or "").strip()
+    if not (0 < len(name) <= OPERATOR_MOST and name.isprintable()):
         raise ProblemError(
-            HTTPStatus.UNPROCESSABLE_ENTITY, "OPERATOR_MISSING", "say who acts, in the header X-Operator"
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "OPERATOR_MISSING",
+            f"say who acts, in the header X-Operator: 1 to {OPERATOR_MOST} printable characters",
         )
     return name
+
+
+def _utf8(header: str) -> str:
+    """HTTP hands headers on as if they were Latin-1."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 async def json_body(request: Request) -> None:

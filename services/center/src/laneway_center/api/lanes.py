@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import Field
 from sqlalchemy import RowMapping
 
-from laneway_center.api.bodies import Body, Text
+from laneway_center.api.bodies import Body, Reason
 from laneway_center.api.doors import Behind, Doors, OperatorName, Tenant, json_body, within
 from laneway_center.explanation import blockers, headline
 from laneway_center.policies import POLICIES, resolve
@@ -27,7 +26,7 @@ _CHANGES = responses(HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT, HTTPStatus.UNPRO
 class ReasonBody(Body):
     """Why an operator acts."""
 
-    reason: Annotated[Text, Field(min_length=1, max_length=500, pattern=r"\S")]
+    reason: Reason
 
 
 class InFlightView(Body):
@@ -189,6 +188,7 @@ async def skip(
     skipped = await within(skip_head(doors.engine, tenant_id, lane_key, who, grace=doors.grace, ageing_s=ageing_s))
     note_changes(skipped.changes)
     doors.wakeups.lanes_ready()
+    doors.wakeups.commands_moved([skipped.command_id])
     return await show(lane_key, doors, tenant_id)
 
 

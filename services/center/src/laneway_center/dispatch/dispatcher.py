@@ -53,7 +53,7 @@ class Dispatcher:
         self._settings = settings
         self._wakeups = wakeups
         self._slots = asyncio.Semaphore(BATCHES_AT_ONCE)
-        self._marks = SentMarks(engine, settings.mark_sent_after_s)
+        self._marks = SentMarks(engine, wakeups, settings.mark_sent_after_s)
         self._live = LiveServices(capacity={}, profiles=())
         self._live_until = 0.0
         self._stopping = False
@@ -113,6 +113,7 @@ class Dispatcher:
                 continue
             failpoints.hit("dispatch.claimed")
             self._note_claimed(driver, claimed)
+            self._wakeups.commands_moved(row["command_id"] for row in claimed)
             sending.create_task(self._send(driver, claimed, taken), name=f"send to {driver}")
             more = more or len(claimed) >= self._settings.claim_batch
         return more
@@ -154,9 +155,7 @@ class Dispatcher:
         failpoints.hit("dispatch.publishing")
         outcomes = await self._publisher.publish(messages, timeout_s=self._settings.confirm_timeout_s)
         failpoints.hit("dispatch.confirmed")
-        confirmed = [
-            (row["id"], row["attempt"]) for row, o in zip(live, outcomes, strict=True) if o is Outcome.CONFIRMED
-        ]
+        confirmed = [row for row, outcome in zip(live, outcomes, strict=True) if outcome is Outcome.CONFIRMED]
         metrics.LATE_CLAIMS.inc(len(late))
         self._note_published(live, outcomes, time.monotonic() - taken)
         self._marks.add(confirmed)

@@ -94,6 +94,7 @@ class _Opened:
                 reason=reason if reason in KNOWN_REASONS else LETTER_REJECTED,
                 error_message=explanation,
             )
+        listed_as = None if self.way_back is not None else "unreadable"
         self.letter = Letter(
             body=delivery.body,
             queue=queue,
@@ -105,7 +106,16 @@ class _Opened:
             attempt=None if command is None else command.attempt,
             message_id=delivery.message_id,
             headers=headers,
+            listed_as=listed_as if command is None else "unknown_command",
+            unless_known=command is not None,
+            driver=_driver_of(queue, topology),
+            device_id=None if command is None else command.payload.device_id,
         )
+
+
+def _driver_of(queue: str, topology: Topology) -> str | None:
+    prefix = topology.command_queue("")
+    return queue.removeprefix(prefix) if queue.startswith(prefix) else None
 
 
 def _as_results(body: bytes, explanation: str | None) -> tuple[bytes | None, str | None]:

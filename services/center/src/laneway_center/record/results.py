@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 import structlog
@@ -19,6 +20,7 @@ from laneway_shared import failpoints
 from laneway_shared.broker import Consumer, Delivery, ack_all
 from laneway_shared.errors import UnreadableMessageError
 from laneway_shared.judgement import Evidence
+from laneway_shared.lifecycle import ResultKind
 from laneway_shared.messages import ResultMessage, decode_results
 
 log = structlog.get_logger(__name__)
@@ -26,6 +28,7 @@ log = structlog.get_logger(__name__)
 AWAY_FIRST_S, AWAY_MOST_S = 0.2, 2.0
 RESULTS_MOST = 2000  # results applied in one transaction
 LONGEST_ACK_TIMEOUT_S = 86_400.0
+_ECHOES = (ResultKind.LETTER, ResultKind.DUE)  # our own words: the letter itself is stored, a question is no message
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ class ResultRecorder:
             attempt=None if result is None else result.attempt,
             message_id=delivery.message_id,
             headers=delivery.headers,
+            listed_as=None if result is not None and result.status in _ECHOES else reason,
         )
 
     def _note(self, readable: Sequence[_Parsed], applied: Applied) -> None:
@@ -125,6 +129,12 @@ class ResultRecorder:
         note_changes(applied.changes)
         if applied.lanes_ready:
             self._wakeups.lanes_ready()
+        # a device that names no command is only known by the change it made; a line of it that changed nothing waits
+        # for the next look
+        moved = chain(
+            (each.result.command_id for each in readable if each.result), (c.command_id for c in applied.changes)
+        )
+        self._wakeups.commands_moved(moved)
 
 
 def _parse(delivery: Delivery) -> list[_Parsed]:

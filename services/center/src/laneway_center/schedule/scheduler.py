@@ -122,6 +122,7 @@ class Scheduler:
         note_changes(applied.changes)
         if applied.lanes_ready:
             self._wakeups.lanes_ready()
+        self._wakeups.commands_moved(change.command_id for change in applied.changes)
 
     async def _sweep(self) -> bool:
         silence = timedelta(seconds=self._settings.offline_after_s)

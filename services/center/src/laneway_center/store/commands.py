@@ -109,14 +109,49 @@ async def show_events(engine: AsyncEngine, tenant_id: int, command_id: str) -> l
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.
     """
-    asked = {"tenant_id": tenant_id, "command_id": command_id}
 
     async def work() -> list[RowMapping]:
         async with engine.connect() as connection:
-            for statement in (SQL["show_events"], SQL["show_archived_events"], SQL["show_events"]):
-                found = list((await connection.execute(statement, asked)).mappings())
-                if found:
-                    break
-            return found
+            return await events_of(connection, tenant_id, command_id)
+
+    return await transact(work)
+
+
+async def events_of(connection: AsyncConnection, tenant_id: int, command_id: str) -> list[RowMapping]:
+    """The same, on a connection."""
+    asked = {"tenant_id": tenant_id, "command_id": command_id}
+    for statement in (SQL["show_events"], SQL["show_archived_events"], SQL["show_events"]):
+        found = list((await connection.execute(statement, asked)).mappings())
+        if found:
+            break
+    return found
+
+
+async def lines_after(engine: AsyncEngine, command_pk: int, after: int, *, most: int) -> list[RowMapping]:
+    """New lines in the timeline of one hot command (by its row id), oldest first.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+    given = {"command_pk": command_pk, "after": after, "most": most}
+
+    async def work() -> list[RowMapping]:
+        async with engine.connect() as connection:
+            return list((await connection.execute(SQL["lines_after"], given)).mappings())
+
+    return await transact(work)
+
+
+async def newest_lines(engine: AsyncEngine, commands: Sequence[int]) -> dict[int, int]:
+    """The newest line of the timeline of each of these commands, by row ids.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+
+    async def work() -> dict[int, int]:
+        async with engine.connect() as connection:
+            found = await connection.execute(SQL["newest_lines"], {"commands": list(commands)})
+            return {row.command_pk: row.line for row in found}
 
     return await transact(work)

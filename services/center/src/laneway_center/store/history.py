@@ -65,16 +65,18 @@ async def archive(engine: AsyncEngine, terms: ArchiveTerms, *, after: datetime =
 
 
 async def drop_letters(engine: AsyncEngine, retention: timedelta, *, most: int) -> int:
-    """Drop up to `most` dead letters that are older than the retention; how many it were.
+    """Drop up to `most` messages and `most` ends of commands that are older than the retention; the larger number.
 
     Raises:
         DatabaseAwayError: PostgreSQL can't be reached.
     """
+    given = {"retention_ms": _ms(retention), "most": most}
 
     async def work() -> int:
         async with engine.begin() as connection:
-            dropped = await connection.execute(SQL["drop_letters"], {"retention_ms": _ms(retention), "most": most})
-            return dropped.rowcount
+            ends = await connection.execute(SQL["drop_dead_ends"], given)
+            letters = await connection.execute(SQL["drop_letters"], given)
+            return max(ends.rowcount, letters.rowcount)
 
     return await transact(work)
 
@@ -111,7 +113,7 @@ async def bring_back(connection: AsyncConnection, subjects: Sequence[Subject]) -
     """Put archived commands and their timelines back where they were, in this transaction; True: there were some.
 
     Their lanes are locked first, in lane_id order, and stay locked. They are as they were: final. Whoever calls this
-    makes something else of them, or rolls back.
+    makes something else of them, or rolls back; else they are archived again.
     """
     rows = _subjects(subjects)
     await connection.execute(SQL["lanes_of_archived"], {"rows": rows})

@@ -101,6 +101,12 @@ DELETE FROM dead_letter WHERE id IN (
   SELECT id FROM dead_letter WHERE received_at < (SELECT clock_timestamp() - :retention_ms * interval '1 ms')
   ORDER BY received_at LIMIT :most FOR UPDATE SKIP LOCKED);
 
+-- name: drop_dead_ends
+-- What operators saw of them, handled or not, as old.
+DELETE FROM dead_end WHERE id IN (
+  SELECT id FROM dead_end WHERE at < (SELECT clock_timestamp() - :retention_ms * interval '1 ms')
+  ORDER BY at LIMIT :most FOR UPDATE SKIP LOCKED);
+
 -- name: archived_bodies
 -- Which of these ids are archived, with the hash of the body they came with.
 SELECT h.tenant_id, h.command_id::text AS command_id, h.body_hash
@@ -115,7 +121,7 @@ JOIN lane l ON l.lane_id = h.lane_id;
 
 -- name: show_archived_events
 -- The timeline of one archived command, oldest first.
-SELECT e.at, e.from_status, e.to_status, e.attempt, e.kind, e.note, e.detail
+SELECT e.id, e.at, e.from_status, e.to_status, e.attempt, e.kind, e.note, e.detail
 FROM point_command_history h
 JOIN point_command_event_history e ON e.command_pk = h.id AND e.finished_at = h.finished_at
 WHERE h.tenant_id = :tenant_id AND h.command_id = CAST(:command_id AS uuid)

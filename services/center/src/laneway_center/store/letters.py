@@ -17,6 +17,8 @@ log = structlog.get_logger(__name__)
 PART_BYTES = 4 * 1024 * 1024  # bodies stored in one statement
 BODY_BYTES = 16 * 1024 * 1024  # what is kept of one body
 HEADER_DEPTH = 6
+NOBODY = 1
+"""The tenant that sees messages which name none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,10 @@ class Letter:
     attempt: int | None = None
     message_id: str | None = None
     headers: dict[str, Any] = field(default_factory=dict)
+    listed_as: str | None = None  # the reason under which operators see it; None: it is evidence about a command
+    unless_known: bool = False  # listed only if its command isn't known
+    driver: str | None = None
+    device_id: int | None = None
 
     @property
     def hash(self) -> str:
@@ -68,7 +74,7 @@ async def _store_part(engine: AsyncEngine, letters: Sequence[Letter]) -> None:
 
     async def work() -> None:
         async with engine.begin() as connection:
-            await connection.execute(SQL["store_letters"], {"rows": to_json(rows)})
+            await connection.execute(SQL["store_letters"], {"rows": to_json(rows), "nobody": NOBODY})
 
     try:
         await transact(work)
@@ -83,7 +89,8 @@ async def _store_part(engine: AsyncEngine, letters: Sequence[Letter]) -> None:
         if not bare.headers and bare.command_id is None:
             raise
         log.warning("letter.stripped", queue=bare.queue, reason=bare.reason)  # its body is what matters
-        await _store_part(engine, [replace(bare, headers={}, command_id=None, tenant_id=None, attempt=None)])
+        bare = replace(bare, headers={}, command_id=None, tenant_id=None, attempt=None, device_id=None)
+        await _store_part(engine, [bare])
 
 
 def _row(letter: Letter) -> dict[str, Any]:
@@ -100,6 +107,10 @@ def _row(letter: Letter) -> dict[str, Any]:
         "explanation": None if explanation is None else _storable(explanation)[:1024],
         "body": base64.b64encode(letter.body[:BODY_BYTES]).decode(),
         "headers": plain(letter.headers),
+        "listed_as": letter.listed_as,
+        "unless_known": letter.unless_known,
+        "driver": None if letter.driver is None else _storable(letter.driver)[:255],
+        "device_id": letter.device_id,
     }
 
 

@@ -11,7 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from laneway_center.store.database import to_json
 from laneway_center.store.statements import SQL
 from laneway_shared.judgement import Snapshot
-from laneway_shared.lifecycle import FINAL, TRANSITIONS, Gate, RetryPlace, Status
+from laneway_shared.lifecycle import (
+    FINAL,
+    LETTER_DELIVERY_LIMIT,
+    LETTER_REJECTED,
+    TRANSITIONS,
+    Gate,
+    RetryPlace,
+    Status,
+    is_dead_end,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +160,10 @@ class LockedRows:
             command.now_is = new
             self._keep_books(command, old, new)
 
+    def lane_key(self, command: LockedCommand) -> str:
+        """The lane of a locked command."""
+        return str(self._lanes[command.row["lane_id"]]["lane_key"])
+
     def to_the_tail(self, command: LockedCommand) -> None:
         """Give it the next place of its lane."""
         lane = self._lanes[command.row["lane_id"]]
@@ -233,7 +246,24 @@ class LockedRows:
             await self._connection.execute(SQL["write_lanes"], {"rows": to_json(lanes)})
         if self._events:
             await self._connection.execute(SQL["write_events"], {"rows": to_json(self._events)})
+        ends = [_dead_end(command) for command in touched if _reached_dead_end(command)]
+        if ends:
+            rows = [{"n": n, "at": self.now} | end for n, end in enumerate(ends)]
+            await self._connection.execute(SQL["write_dead_ends"], {"rows": to_json(rows)})
         return ready
+
+
+def _reached_dead_end(command: LockedCommand) -> bool:
+    new = command.now_is
+    return new.status is not command.before.status and is_dead_end(new.status, unsafe=new.unsafe)
+
+
+def _dead_end(command: LockedCommand) -> dict[str, Any]:
+    new = command.now_is
+    reason = {Status.EXPIRED: "expired", Status.TIMEOUT: "timeout"}.get(new.status, "attempts")
+    if new.status is Status.DEAD and new.letter in (LETTER_REJECTED, LETTER_DELIVERY_LIMIT):
+        reason = new.letter
+    return {"command_pk": command.row["id"], "reason": reason}
 
 
 def _fits(command: LockedCommand, subject: Subject) -> bool:

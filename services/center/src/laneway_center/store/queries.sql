@@ -357,17 +357,6 @@ UPDATE point_command c SET due_at = clock_timestamp() + LEAST(
 FROM due WHERE c.id = due.id
 RETURNING c.tenant_id, c.command_id::text AS command_id, c.attempt, clock_timestamp() AS now;
 
--- name: store_letters
--- Dead letters and unreadable messages, each once.
-INSERT INTO dead_letter (letter_hash, tenant_id, command_id, attempt, queue, routing_key, reason, explanation, body,
-                         headers)
-SELECT decode(r.letter_hash, 'hex'), r.tenant_id, r.command_id, r.attempt, r.queue, r.routing_key, r.reason,
-       r.explanation, decode(r.body, 'base64'), r.headers
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
-  letter_hash text, tenant_id bigint, command_id uuid, attempt int, queue text, routing_key text, reason text,
-  explanation text, body text, headers jsonb)
-ON CONFLICT (letter_hash) DO NOTHING;
-
 -- name: show_commands
 -- Commands by id, as callers see them.
 SELECT c.*, l.lane_key FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
@@ -377,7 +366,18 @@ CROSS JOIN LATERAL (SELECT l.lane_key FROM lane l WHERE l.lane_id = c.lane_id OF
 
 -- name: show_events
 -- The timeline of one command, oldest first.
-SELECT e.at, e.from_status, e.to_status, e.attempt, e.kind, e.note, e.detail
+SELECT e.id, e.at, e.from_status, e.to_status, e.attempt, e.kind, e.note, e.detail
 FROM point_command_event e JOIN point_command c ON c.id = e.command_pk
 WHERE c.tenant_id = :tenant_id AND c.command_id = CAST(:command_id AS uuid)
 ORDER BY e.id;
+
+-- name: lines_after
+-- New lines in the timeline of one command, oldest first.
+SELECT e.id, e.at, e.from_status, e.to_status, e.attempt, e.kind, e.note, e.detail
+FROM point_command_event e WHERE e.command_pk = :command_pk AND e.id > :after ORDER BY e.id LIMIT :most;
+
+-- name: newest_lines
+-- The newest line of each of these commands, for those who follow them.
+SELECT c.id AS command_pk, e.id AS line
+FROM unnest(CAST(:commands AS bigint[])) AS c(id)
+JOIN LATERAL (SELECT max(x.id) AS id FROM point_command_event x WHERE x.command_pk = c.id) e ON e.id IS NOT NULL;

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from laneway_shared.lifecycle import FINAL, Status
+from laneway_shared.lifecycle import DEAD_ENDS, FINAL, Status
 
 metadata = MetaData(
     naming_convention={
@@ -288,10 +288,19 @@ point_command = Table(
         "intent_key",
         postgresql_where=text("intent_key IS NOT NULL AND finished_at IS NULL"),
     ),
+    Index(
+        "ix_point_command_intent_done",  # was it overtaken? The other half of the one above
+        "lane_id",
+        "device_id",
+        "intent_key",
+        "id",
+        postgresql_where=text("intent_key IS NOT NULL AND finished_at IS NOT NULL"),
+    ),
     Index("ix_point_command_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
     Index("ix_point_command_at_driver", "driver", postgresql_where=text("status IN ('DISPATCHING', 'SENT')")),
     Index("ix_point_command_review", "lane_id", postgresql_where=text("status = 'MANUAL_REVIEW'")),
     Index("ix_point_command_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),  # to archive
+    Index("ix_point_command_reviews", "tenant_id", "id", postgresql_where=text("status = 'MANUAL_REVIEW'")),
     Index("ix_point_command_lookup", "tenant_id", "device_id", "point_id", text("occurred_at DESC")),
 )
 
@@ -361,6 +370,43 @@ dead_letter = Table(
     Index("ix_dead_letter_received", "received_at"),
 )
 
+dead_end = Table(
+    "dead_end",  # what operators see as a dead letter: one end of a command, or a message that belongs to none
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("at", INSTANT, nullable=False),
+    Column("tenant_id", BigInteger, nullable=False),
+    Column("command_pk", BigInteger),  # NULL: a message; no foreign key, the command may be archived
+    Column("command_id", Uuid),
+    Column("letter_id", BigInteger),  # the message
+    Column("ended_as", Text),
+    Column("attempt", Integer),
+    Column("reason", Text, nullable=False),
+    Column("error_code", Text),
+    Column("explanation", Text),
+    Column("driver", Text),
+    Column("device_id", BigInteger),
+    Column("state", Text, nullable=False, server_default="open"),
+    Column("handled_at", INSTANT),
+    Column("handled_by", Text),
+    Column("handled_why", Text),
+    _one_of("state", "open", "replayed", "discarded"),
+    _one_of("ended_as", *sorted(DEAD_ENDS)),
+    CheckConstraint("(state = 'open') = (handled_at IS NULL)", name="handled_once"),
+    CheckConstraint("(command_pk IS NULL) = (ended_as IS NULL)", name="an_end_of_a_command"),
+    CheckConstraint("(command_pk IS NULL) = (letter_id IS NOT NULL)", name="command_or_message"),
+    Index(
+        "uq_dead_end_open",
+        "command_pk",
+        unique=True,
+        postgresql_where=text("state = 'open' AND command_pk IS NOT NULL"),
+    ),
+    Index("ix_dead_end_state", "tenant_id", "state", "at", "id"),
+    Index("ix_dead_end_device", "tenant_id", "device_id", "at"),
+    Index("ix_dead_end_command", "tenant_id", "command_id"),
+    Index("ix_dead_end_at", "at"),
+)
+
 operator_action = Table(
     "operator_action",
     metadata,
@@ -375,4 +421,5 @@ operator_action = Table(
     Column("after", JSONB),
     Index("ix_operator_action_at", "at"),
     Index("ix_operator_action_subject", "tenant_id", "subject"),
+    Index("ix_operator_action_operator", "operator", "id"),
 )
