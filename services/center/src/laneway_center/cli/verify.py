@@ -23,6 +23,7 @@ from laneway_center.verify.findings import Terms
 from laneway_center.verify.journals import from_file, from_simulator
 from laneway_center.verify.snapshot import load
 
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 DEFAULT_DATABASE = str(CenterSettings.model_fields["database_url"].default)
 LONGEST_S = 1e8  # seconds
 
@@ -54,6 +55,7 @@ class _Sources:
     files: Sequence[Path]
 
 
+@app.command(name="verify")
 def verify(
     *,
     database_url: Annotated[
