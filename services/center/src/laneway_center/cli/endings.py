@@ -59,7 +59,8 @@ def group(says: str) -> typer.Typer:
 
 def told(error: LanewayError) -> None:
     """Say an error in one line on standard error."""
-    sys.stderr.write(f"laneway: {error.code}: {' '.join(error.message.split())}\n")
+    code = getattr(error, "problem_code", error.code)  # what the center said, where it was the center
+    sys.stderr.write(f"laneway: {code}: {' '.join(error.message.split())}\n")
 
 
 def _first_known(group: BaseException) -> LanewayError | None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import orjson
 import typer
 
+from laneway_center.cli.broker_options import AMQP_URL, PREFIX, AmqpOption, PrefixOption
 from laneway_center.cli.endings import FAILED, OK, group
 from laneway_center.cli.management import held, vhost_of
 from laneway_center.cli.options import OutputOption, http_url
@@ -17,25 +18,12 @@ from laneway_center.cli.topology_differences import Difference, Kind, difference
 from laneway_shared.broker import declare, inspect
 from laneway_shared.broker.inspect import MISSING
 from laneway_shared.messages import is_routing_name
-from laneway_shared.settings import ServiceSettings
 from laneway_shared.telemetry import configure_logs
 from laneway_shared.topology import Topology, definitions
 
 app = group("RabbitMQ's exchanges, queues and bindings.")
 BEYOND_AMQP = ("bindings", "extra queues, exchanges and bindings", "policies")
 COLUMNS = (Column("difference", "kind"), Column("name", "name", folds=True), Column("says", "says", folds=True))
-
-
-def _amqp_url(url: str) -> str:
-    if not url.startswith(("amqp://", "amqps://")):
-        raise typer.BadParameter("is no URL such as amqp://user:password@host:5672/")
-    return url
-
-
-def _prefix(prefix: str) -> str:
-    if not is_routing_name(prefix):
-        raise typer.BadParameter("may have letters, digits, _ and - only")
-    return prefix
 
 
 def _services(names: list[str] | None) -> list[str]:
@@ -45,18 +33,10 @@ def _services(names: list[str] | None) -> list[str]:
     return list(dict.fromkeys(names or ()))
 
 
-AmqpOption = Annotated[
-    str, typer.Option("--amqp-url", envvar="LANEWAY_AMQP_URL", metavar="URL", callback=_amqp_url, help="RabbitMQ.")
-]
-PrefixOption = Annotated[
-    str, typer.Option(envvar="LANEWAY_TOPOLOGY_PREFIX", callback=_prefix, help="Prefix of all names.")
-]
 ServiceOption = Annotated[
     list[str] | None,
     typer.Option(callback=_services, metavar="NAME", help="A driver service that has a command queue; repeatable."),
 ]
-AMQP_URL = str(ServiceSettings.model_fields["amqp_url"].default)
-PREFIX = str(ServiceSettings.model_fields["topology_prefix"].default)
 
 
 @app.command()
@@ -67,7 +47,9 @@ def apply(
     prefix: PrefixOption = PREFIX,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Create what is missing. What exists with other arguments is left as it is, and named.
+    """Create what is missing.
+
+    What exists with other arguments is left as it is, and named.
 
     Centers and drivers do this themselves at their start; it is for brokers that are prepared before.
     """
@@ -92,7 +74,9 @@ def export(
     vhost: Annotated[str, typer.Option(help="Virtual host that the definitions are for.")] = "/",
     prefix: PrefixOption = PREFIX,
 ) -> None:
-    """Write definitions for RabbitMQ's import: `rabbitmqctl import_definitions FILE`.
+    """Write definitions for RabbitMQ's import.
+
+    For `rabbitmqctl import_definitions FILE`, or the management API.
 
     They hold no users and no policies; every argument stands at its queue. Needs no broker.
     """
@@ -127,7 +111,7 @@ def verify(
     prefix: PrefixOption = PREFIX,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Hold a live broker against the topology and name each difference.
+    """Name what a live broker has otherwise.
 
     Exit code 0: none; 1: differences, or not all of it could be checked: AMQP alone tells names and arguments, no
     bindings and nothing that is too much. Without --service the command queues that are there say which services
