@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from laneway_center.cli import dead_drain
 from laneway_center.cli.broker_options import AMQP_URL, PREFIX, AmqpOption, PrefixOption
 from laneway_center.cli.client import Center, CenterAwayError, RefusedError
 from laneway_center.cli.command import EVENT_COLUMNS, DeviceOption, command_facts, event_row
@@ -338,6 +337,8 @@ def drain(
     Nothing is acked before it is on disk; the file is appended to. What was given back is noted in FILE.given, so that
     the same again doubles none. Commands are never sent: a center judges the letters as it would have.
     """
+    from laneway_center.cli import dead_drain  # noqa: PLC0415 - AMQP is a quarter second of imports
+
     topology = Topology(prefix=prefix)
     if (to is None) == (given is None):
         raise UsageError("which way? Give --to-file FILE or --from-file FILE")
