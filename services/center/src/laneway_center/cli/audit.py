@@ -41,7 +41,10 @@ def audit(
     tenant: TenantOption = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List what operators did, newest first; --output json has what it was before and after."""
+    """What operators did, and why.
+
+    Newest first; --output json has what it was before and after.
+    """
     where = {"operator": by, "action": action, "subject": subject, "from": since, "to": until}
     with Center(url, tenant) as center:
         found = list(center.pages("/audit", "actions", limit, **where))

@@ -45,9 +45,10 @@ class Center:
         headers = {b"X-Tenant-Id": str(tenant).encode()}
         if operator is not None:
             headers[b"X-Operator"] = checked_operator(operator).encode()
-        self._client = httpx.Client(
-            base_url=self.url, headers=headers, timeout=TIMEOUTS, trust_env=False, transport=transport()
-        )
+        with self._trouble():
+            self._client = httpx.Client(
+                base_url=self.url, headers=headers, timeout=TIMEOUTS, trust_env=False, transport=transport()
+            )
 
     def __enter__(self) -> Self:
         return self

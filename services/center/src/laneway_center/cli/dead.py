@@ -279,8 +279,9 @@ def _act(
             for tally in act_on(center, what, meant, body, rate):  # noqa: B007 - the last one is what came of it
                 pass
         except (CenterAwayError, RefusedError):
-            _tell(what, tally, output, dry_run=bool(body["dryRun"]))
-            note(f"{tally.left:,} not tried, or nobody knows; the same again doubles none")
+            if tally.results:
+                _tell(what, tally, output, dry_run=bool(body["dryRun"]))
+                note(f"{tally.left:,} not tried, or nobody knows; the same again doubles none")
             raise
     _tell(what, tally, output, dry_run=bool(body["dryRun"]))
     if tally.stopped:
