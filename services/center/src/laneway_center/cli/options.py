@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -19,6 +20,12 @@ def http_url(url: str | None) -> str | None:
     """Refuse what is no address of an HTTP server."""
     if url is not None and not url.startswith(("http://", "https://")):
         raise typer.BadParameter("doesn't begin with http:// or https://")
+    try:
+        host = urlsplit(url or "http://none").hostname
+    except ValueError:
+        host = None
+    if not host:
+        raise typer.BadParameter("is no URL such as http://127.0.0.1:8080")
     return url
 
 
