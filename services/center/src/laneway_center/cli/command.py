@@ -55,6 +55,13 @@ class Gate(StrEnum):
     TRANSPORT = "transport"
 
 
+class Merge(StrEnum):
+    """What becomes of commands of the same intent."""
+
+    LATEST = "latest"
+    REJECT_DUPLICATE = "reject_duplicate"
+
+
 class Safety(StrEnum):
     """Whether it may run twice."""
 
@@ -81,6 +88,7 @@ def submit(
     expire_in: ExpireInOption = None,
     priority: Annotated[int | None, typer.Option(min=0, max=9, help="Smaller goes first in its lane.")] = None,
     intent_key: Annotated[str | None, typer.Option(metavar="TEXT", help="What it is meant to bring about.")] = None,
+    merge: Annotated[Merge | None, typer.Option(help="What becomes of others of this intent.")] = None,
     gate: Annotated[Gate | None, typer.Option(help="When the next of the lane may go.")] = None,
     retry_safety: Annotated[Safety | None, typer.Option(help="Whether it may run twice.")] = None,
     max_attempts: Annotated[int | None, typer.Option(min=1, max=100, help="Attempts, at most.")] = None,
@@ -95,7 +103,8 @@ def submit(
     named = command_id or str(uuid_utils.uuid7())
     body = {
         "commandId": named, "deviceId": device, "pointId": point, "type": "READ" if value is None else "WRITE",
-        "value": value, "expireIn": expire_in, "priority": priority, "intentKey": intent_key, "gate": gate,
+        "value": value, "expireIn": expire_in, "priority": priority, "intentKey": intent_key, "merge": merge,
+        "gate": gate,
         "retrySafety": retry_safety, "maxAttempts": max_attempts,
     }  # fmt: skip
     with Center(url, tenant) as center:

@@ -63,7 +63,7 @@ def list_(
 
 
 def _row(lane: Mapping[str, Any]) -> dict[str, Any]:
-    held = [lane.get("operatorHoldReason") or "operator"] if lane.get("operatorHold") else []
+    held = [f"{lane['operatorHold']}: {lane.get('operatorHoldReason')}"] if lane.get("operatorHold") else []
     if lane.get("reviewHolds"):
         held.append(f"{lane['reviewHolds']} in review")
     return {**lane, "blocked": span(lane.get("blockedFor")), "held": held, "inFlight": _in_flight(lane)}
@@ -94,6 +94,8 @@ def explain(
     say(found["says"])
     if found.get("wouldFree"):
         say(found["wouldFree"])
+    for more in (found.get("blockers") or ())[1:]:  # the first one is what was just said
+        say(f"Also: {more['says']} {more['wouldFree']}")
     say("")
     show_facts({
         "lane": found["laneKey"],
@@ -169,8 +171,11 @@ def skip(
     tenant: TenantOption = 1,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take the head out of the lane, so that the next one goes."""
-    _change(lane, "skip", "goes on without its head", (operator, reason), (url, tenant), output)
+    """Let a lane go on past its head.
+
+    A head that waits for its next attempt, or a review that closes the lane.
+    """
+    _change(lane, "skip", "goes on past its head", (operator, reason), (url, tenant), output)
 
 
 def _change(

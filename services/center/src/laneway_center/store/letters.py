@@ -17,7 +17,6 @@ log = structlog.get_logger(__name__)
 PART_BYTES = 4 * 1024 * 1024  # bodies stored in one statement
 BODY_BYTES = 16 * 1024 * 1024  # what is kept of one body
 HEADER_DEPTH = 6
-DELIVERY_COUNT = "x-delivery-count"  # RabbitMQ sets it on what it delivers again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +40,8 @@ class Letter:
     @property
     def hash(self) -> str:
         """The same for each delivery of the same letter (hex)."""
-        own = {name: value for name, value in self.headers.items() if name != DELIVERY_COUNT}
+        # RabbitMQ counts deliveries in a header of what it delivers again
+        own = {name: value for name, value in self.headers.items() if name != "x-delivery-count"}
         headers = repr(sorted(own.items(), key=str))
         parts = (self.message_id or "", self.queue, self.reason, self.explanation or "", headers)
         return hashlib.sha256("\0".join(parts).encode(errors="replace") + b"\0" + self.body).hexdigest()
