@@ -85,7 +85,7 @@ def _tell(line: Mapping[str, Any], output: Output) -> None:
         say(orjson.dumps(line).decode())
         return
     change = f"-> {line['to']}" if line["to"] != line["from"] else ""
-    say(f"{clock(line['at'])}  {line['kind']:<11}  {change:<17}{line['note']}".rstrip())
+    say(f"{clock(line['at'])}  {line['kind']:<11}  {change:<18}{line['note']}".rstrip())
 
 
 def _enters_review(line: Mapping[str, Any]) -> bool:

@@ -19,17 +19,17 @@ from laneway_center.cli.options import (
     UrlOption,
     acting,
 )
-from laneway_center.cli.output import Column, Output, age, cell, say, show, show_facts, show_table, span
+from laneway_center.cli.output import Column, Output, age, cell, say, say_sentence, show, show_facts, show_table, span
 
 app = group("Look at lanes: explain, hold, release, skip.")
 COLUMNS = (
-    Column("lane", "laneKey", cut=True),
-    Column("driver", "driver", cut=True),
+    Column("lane", "laneKey", cut=True, least=16),
+    Column("driver", "driver", cut=True, least=7),
     Column("state", "state"),
     Column("depth", "depth", right=True),
     Column("blocked", "blocked", right=True),
-    Column("held by", "held", cut=True),
-    Column("in flight", "inFlight", cut=True),
+    Column("held by", "held", cut=True, least=12),
+    Column("in flight", "inFlight", cut=True, least=12),
 )
 KeyArgument = Annotated[str, typer.Argument(metavar="LANE", help="Its key, such as device:1024.", show_default=False)]
 
@@ -91,11 +91,11 @@ def explain(
     if output is Output.JSON:
         show(found)
         return
-    say(found["says"])
+    say_sentence(found["says"])
     if found.get("wouldFree"):
-        say(found["wouldFree"])
+        say_sentence(f"What frees it: {found['wouldFree']}")
     for more in (found.get("blockers") or ())[1:]:  # the first one is what was just said
-        say(f"Also: {more['says']} {more['wouldFree']}")
+        say_sentence(f"Also: {more['says']}. What frees it: {more['wouldFree']}")
     say("")
     show_facts({
         "lane": found["laneKey"],

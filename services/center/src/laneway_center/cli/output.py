@@ -2,6 +2,7 @@
 
 import os
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ class Output(StrEnum):
 class Column:
     """A column of a table: what stands in a row under `key`.
 
-    On a terminal that is too narrow a column that `folds` takes several lines, one that may be `cut` ends with …
+    On a terminal that is too narrow a column that `folds` takes several lines, one that may be `cut` ends with …, but
+    keeps `least` characters.
     """
 
     title: str
@@ -36,6 +38,7 @@ class Column:
     folds: bool = False
     cut: bool = False
     right: bool = False
+    least: int = 4
 
 
 def console() -> Console:
@@ -46,6 +49,13 @@ def console() -> Console:
 def say(text: str) -> None:
     """A line of result."""
     sys.stdout.write(f"{text}\n")
+
+
+def say_sentence(text: str) -> None:
+    """A sentence of result, folded between words on a terminal."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        text = textwrap.fill(text, console().width, break_long_words=False, break_on_hyphens=False)
+    say(text)
 
 
 def note(text: str) -> None:
@@ -96,12 +106,17 @@ def _fitted(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> Ta
             justify="right" if column.right else "left",
             no_wrap=not column.folds,
             overflow="fold" if column.folds else "ellipsis",
-            # what neither folds nor may be cut keeps its width, whatever becomes of the others
-            min_width=None if column.folds or column.cut else max([len(column.title), *_widths(column, cells)]),
+            min_width=_least(column, cells),
         )
     for row in cells:
         made.add_row(*(row[column.key] for column in columns))
     return made
+
+
+def _least(column: Column, cells: Sequence[Mapping[str, str]]) -> int:
+    """What neither folds nor may be cut keeps its width, whatever becomes of the others."""
+    width = max([len(column.title), *_widths(column, cells)])
+    return min(width, max(column.least, len(column.title))) if column.folds or column.cut else width
 
 
 def _lines(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> Iterator[str]:
