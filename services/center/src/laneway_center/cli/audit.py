@@ -14,7 +14,7 @@ from laneway_center.cli.options import (
     ToOption,
     UrlOption,
 )
-from laneway_center.cli.output import Column, Output, clock, say, show, show_table
+from laneway_center.cli.output import Column, Output, clock, gathered, say, show, show_table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 COLUMNS = (
@@ -47,7 +47,7 @@ def audit(
     """
     where = {"operator": by, "action": action, "subject": subject, "from": since, "to": until}
     with Center(url, tenant) as center:
-        found = list(center.pages("/audit", "actions", limit, **where))
+        found = gathered("actions", center.pages("/audit", "actions", limit, **where))
     if output is Output.JSON:
         show({"actions": found})
     elif found:

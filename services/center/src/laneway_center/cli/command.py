@@ -22,7 +22,7 @@ from laneway_center.cli.options import (
     ToOption,
     UrlOption,
 )
-from laneway_center.cli.output import Column, Output, age, clock, say, show, show_facts, show_table
+from laneway_center.cli.output import Column, Output, age, clock, gathered, progress, say, show, show_facts, show_table
 from laneway_shared.lifecycle import Status
 
 app = group("Submit, show, follow, list and cancel commands.")
@@ -135,7 +135,9 @@ def get(
 ) -> None:
     """Show a command as it stands."""
     path = f"/commands/{quote(command_id, safe='')}"
-    with Center(url, tenant) as center:
+    with Center(url, tenant) as center, progress() as bars:
+        if wait:
+            bars.add_task("waiting", total=None)
         found = center.get(path, wait=min(wait, LONGEST_WAIT_S) or None)
         left = wait - LONGEST_WAIT_S
         while left > 0 and not found["final"]:
@@ -219,7 +221,7 @@ def list_(
         "from": since, "to": until,
     }  # fmt: skip
     with Center(url, tenant) as center:
-        found = list(center.pages("/commands", "commands", limit, **where))
+        found = gathered("commands", center.pages("/commands", "commands", limit, **where))
     if output is Output.JSON:
         show({"commands": found})
     elif found:

@@ -7,7 +7,7 @@ import typer
 from laneway_center.cli.database import DATABASE_URL, DatabaseOption, opened
 from laneway_center.cli.endings import FAILED, OK, group
 from laneway_center.cli.options import OutputOption
-from laneway_center.cli.output import Output, say, show
+from laneway_center.cli.output import Output, progress, say, show
 from laneway_center.store.migrate import Revisions, revisions
 from laneway_center.store.migrate import upgrade as migrate
 
@@ -17,7 +17,9 @@ app = group("The database's schema.")
 @app.command()
 def upgrade(*, database_url: DatabaseOption = DATABASE_URL, output: OutputOption = Output.TABLE) -> None:
     """Bring the schema up to this release; several at once are safe."""
-    before, after = asyncio.run(_upgraded(database_url))
+    with progress() as bars:
+        bars.add_task("upgrading", total=None)
+        before, after = asyncio.run(_upgraded(database_url))
     if output is Output.JSON:
         show({"before": before.current, "now": after.current})
     elif before.current == after.current:

@@ -36,7 +36,7 @@ from laneway_center.cli.options import (
     UrlOption,
     acting,
 )
-from laneway_center.cli.output import Column, Output, age, clock, note, say, show, show_facts, show_table
+from laneway_center.cli.output import Column, Output, age, clock, gathered, note, say, show, show_facts, show_table
 from laneway_shared.topology import Topology
 
 app = group("Look at dead letters; send their commands again.")
@@ -101,7 +101,7 @@ def list_(
     query = wanted.query(*(state or [State.OPEN]))
     with Center(url, tenant) as center:
         groups = center.get("/dead-letters/groups", **query)
-        found = [] if group else list(center.pages("/dead-letters", "deadLetters", limit, **query))
+        found = [] if group else gathered("letters", center.pages("/dead-letters", "deadLetters", limit, **query))
     if output is Output.JSON:
         show(groups if group else groups | {"deadLetters": found})
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 from laneway_center.cli.client import Center
 from laneway_center.cli.dead_filter import Filter, State
-from laneway_center.cli.output import progress
+from laneway_center.cli.output import gathered, progress
 
 MOST = 100  # ids that the center takes at once
 BEATS = 5.0  # parts a second, about, when there is a rate
@@ -50,13 +50,8 @@ class Tally:
 
 def open_ids(center: Center, wanted: Filter) -> list[int]:
     """All open entries that are meant, oldest first: so commands of one lane go again in their order."""
-    with progress() as bars:
-        bar = bars.add_task("looking", total=None)
-        found = []
-        for entry in center.pages("/dead-letters", "deadLetters", **wanted.query(State.OPEN)):
-            found.append(int(entry["id"]))
-            bars.advance(bar)
-    return found[::-1]
+    found = gathered("looking", center.pages("/dead-letters", "deadLetters", **wanted.query(State.OPEN)))
+    return [int(entry["id"]) for entry in reversed(found)]
 
 
 def act_on(

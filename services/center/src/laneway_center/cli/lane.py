@@ -19,7 +19,19 @@ from laneway_center.cli.options import (
     UrlOption,
     acting,
 )
-from laneway_center.cli.output import Column, Output, age, cell, say, say_sentence, show, show_facts, show_table, span
+from laneway_center.cli.output import (
+    Column,
+    Output,
+    age,
+    cell,
+    gathered,
+    say,
+    say_sentence,
+    show,
+    show_facts,
+    show_table,
+    span,
+)
 
 app = group("Look at lanes: explain, hold, release, skip.")
 COLUMNS = (
@@ -53,7 +65,7 @@ def list_(
 ) -> None:
     """List lanes, deepest or longest blocked first."""
     with Center(url, tenant) as center:
-        found = list(center.pages("/lanes", "lanes", limit, order=order.value, driver=driver))
+        found = gathered("lanes", center.pages("/lanes", "lanes", limit, order=order.value, driver=driver))
     if output is Output.JSON:
         show({"lanes": found})
     elif found:

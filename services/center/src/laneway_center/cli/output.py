@@ -3,12 +3,12 @@
 import os
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from rich.console import Console
@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 GAP = "  "
+EntryT = TypeVar("EntryT")
 
 
 class Output(StrEnum):
@@ -172,6 +173,12 @@ def span(seconds: float | None) -> str:
         if left < most * length:
             return f"{sign}{round(left / length)}{unit}"
     return f"{sign}{round(left / 86_400)}d"
+
+
+def gathered(what: str, entries: Iterable[EntryT]) -> list[EntryT]:
+    """All entries of a list that comes page by page, under a bar."""
+    with progress() as bars:
+        return list(bars.track(entries, description=what, total=None))
 
 
 @contextmanager

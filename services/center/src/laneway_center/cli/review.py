@@ -21,7 +21,7 @@ from laneway_center.cli.options import (
     UrlOption,
     acting,
 )
-from laneway_center.cli.output import Column, Output, age, clock, say, show, show_facts, show_table
+from laneway_center.cli.output import Column, Output, age, clock, gathered, say, show, show_facts, show_table
 
 app = group("Decide commands whose outcome nobody knows.")
 COLUMNS = (
@@ -68,7 +68,7 @@ def list_(
 ) -> None:
     """List open reviews, oldest first."""
     with Center(url, tenant) as center:
-        found = list(center.pages("/reviews", "reviews", limit, deviceId=device, driver=driver))
+        found = gathered("reviews", center.pages("/reviews", "reviews", limit, deviceId=device, driver=driver))
     if output is Output.JSON:
         show({"reviews": found})
     elif found:
