@@ -12,7 +12,7 @@ PAGE = (CHECKOUT / "docs/cli.md").read_text("utf-8")
 def commands() -> dict[str, Any]:
     """Every command by what is typed."""
     root: Any = typer.main.get_command(main.app)
-    found = {}
+    found: dict[str, Any] = {}
     for name in main.GROUPS:
         group = root.get_command(None, name)
         inner = getattr(group, "commands", None)

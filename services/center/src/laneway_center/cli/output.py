@@ -177,8 +177,13 @@ def span(seconds: float | None) -> str:
 
 def gathered(what: str, entries: Iterable[EntryT]) -> list[EntryT]:
     """All entries of a list that comes page by page, under a bar."""
+    found = []
     with progress() as bars:
-        return list(bars.track(entries, description=what, total=None))
+        bar = bars.add_task(what, total=None)
+        for entry in entries:
+            found.append(entry)
+            bars.advance(bar)
+    return found
 
 
 @contextmanager
