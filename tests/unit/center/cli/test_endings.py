@@ -1,5 +1,6 @@
 """However a command ends: the right exit code, and one line."""
 
+import asyncio
 import importlib
 import pkgutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from laneway_center.cli import broker_options, options
 from laneway_center.cli.endings import EXIT_CODES
 from laneway_center.cli.main import GROUPS
 from laneway_center.settings import CenterSettings
+from laneway_local.services import script
 from laneway_shared.errors import LanewayError
 from laneway_shared.settings import ServiceSettings
 from support.command_line import laneway as in_a_process
@@ -140,6 +142,7 @@ def test_a_center_that_does_not_answer_in_time_is_away(laneway: "Run", center: "
         (("registry", "import", "/nowhere.yaml"), "does not exist"),
         (("registry", "diff", __file__), "neither YAML nor JSON"),
         (("audit", "--limit", "0"), "--limit"),
+        (("topology", "export", "--to-file", "/nowhere/file"), "/nowhere/file: No such file"),
         (("nix",), "No such command 'nix'"),
         (("--nix",), "--nix"),
         (("dead", "nix"), "No such command 'nix'"),
@@ -175,6 +178,17 @@ def test_every_group_has_its_help_and_is_complete(laneway: "Run") -> None:
         ended = laneway(name, "--help")
         assert ended.code == 0
         assert says in " ".join(ended.out.split()), name
+
+
+@pytest.mark.parametrize("target", ["| true", "> /dev/full"])
+async def test_output_that_nobody_takes_is_no_bug(target: str) -> None:
+    command = f"set -o pipefail; {script('laneway')} topology export {target}"
+    process = await asyncio.create_subprocess_exec(
+        "bash", "-c", command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 1
+    assert errors in {b"", b"laneway: OUTPUT: No space left on device\n"}
 
 
 async def test_completion_knows_groups_commands_and_values() -> None:

@@ -76,20 +76,29 @@ def run(app: typer.Typer) -> NoReturn:
     logging.disable()  # what libraries warn of reaches the user as an error, in words
     try:
         ended = typer.main.get_command(app).main(prog_name="laneway", standalone_mode=False)
+        sys.stdout.flush()
     except typer.TyperException as error:
         _tell_usage(error)
         sys.exit(error.exit_code)
     except typer.Abort:
         sys.exit(FAILED)
     except BrokenPipeError:
-        # whoever read has gone (`laneway … | head`); the interpreter must not try again to flush at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # whoever read has gone (`laneway … | head`)
+        sys.exit(FAILED)
+    except OSError as error:
+        sys.stderr.write(f"laneway: OUTPUT: {error.strerror or error}\n")
+        _drop_output()
         sys.exit(FAILED)
     except Exception as bug:  # noqa: BLE001 - the last word
         place = traceback.extract_tb(bug.__traceback__)[-1]
         sys.stderr.write(f"laneway: a bug, please report it: {bug!r} in {place.filename}, line {place.lineno}\n")
         sys.exit(FAILED)
     sys.exit(ended if isinstance(ended, int) else OK)
+
+
+def _drop_output() -> None:
+    """What couldn't be written can't be written at the interpreter's end either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _tell_usage(error: typer.TyperException) -> None:

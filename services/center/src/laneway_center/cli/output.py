@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from laneway_center.cli.endings import UsageError
 
 GAP = "  "
 EntryT = TypeVar("EntryT")
@@ -80,6 +83,18 @@ def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> 
         console().print(_fitted(filled, cells))
     else:
         sys.stdout.writelines(f"{line}\n" for line in _lines(filled, cells))
+
+
+def write_file(path: Path, document: bytes) -> None:
+    """A result that goes into a file.
+
+    Raises:
+        UsageError: it can't be written there.
+    """
+    try:
+        path.write_bytes(document)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
 
 
 def cell(value: Any) -> str:

@@ -15,7 +15,7 @@ from laneway_center.api.registry_bodies import RegistryDocument
 from laneway_center.cli.client import Center
 from laneway_center.cli.endings import FAILED, OK, UsageError, group
 from laneway_center.cli.options import CENTER_URL, OutputOption, TenantOption, UrlOption
-from laneway_center.cli.output import Column, Output, note, progress, say, show, show_table
+from laneway_center.cli.output import Column, Output, note, progress, say, show, show_table, write_file
 
 app = group("Drivers, devices and points as one document.")
 COLUMNS = (
@@ -90,10 +90,7 @@ def export(
     if to is None:
         sys.stdout.buffer.write(document if document.endswith(b"\n") else document + b"\n")
         return
-    try:
-        to.write_bytes(document)
-    except OSError as error:
-        raise UsageError(f"{to}: {error.strerror or error}") from None
+    write_file(to, document)
     note(f"{len(document):,} bytes in {to}")
 
 

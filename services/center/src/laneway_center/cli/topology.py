@@ -13,7 +13,7 @@ from laneway_center.cli.broker_options import AMQP_URL, PREFIX, AmqpOption, Pref
 from laneway_center.cli.endings import FAILED, OK, group
 from laneway_center.cli.management import held, vhost_of
 from laneway_center.cli.options import OutputOption, http_url
-from laneway_center.cli.output import Column, Output, note, say, show, show_table
+from laneway_center.cli.output import Column, Output, note, say, show, show_table, write_file
 from laneway_center.cli.topology_differences import Difference, Kind, differences, services_of
 from laneway_shared.broker import declare, inspect
 from laneway_shared.broker.inspect import MISSING
@@ -84,7 +84,7 @@ def export(
     if to is None:
         typer.echo(said.decode())
     else:
-        to.write_bytes(said + b"\n")
+        write_file(to, said + b"\n")
 
 
 @app.command()
