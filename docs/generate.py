@@ -24,6 +24,7 @@ from laneway_shared import lifecycle
 from laneway_shared.lifecycle import FINAL, OPERATOR_TRANSITIONS, TRANSITIONS, Status
 from laneway_shared.mqtt import MqttSettings
 from laneway_shared.settings import ServiceSettings
+from laneway_shared.topology import Topology, definitions
 from laneway_simulator.settings import SimulatorSettings
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -190,11 +191,20 @@ def openapi_document() -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
+# ---------------------------------------------------------------------------------------- RabbitMQ
+
+
+def broker_definitions() -> str:
+    """infra/rabbitmq/definitions.json: what RabbitMQ imports, with the queues of the drivers that are shipped."""
+    return json.dumps(definitions(Topology(), ("mqtt", "virtual")), indent=2) + "\n"
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     ".env.example": env_example,
     "docs/settings.md": settings_page,
     "docs/lifecycle-diagram.md": lifecycle_page,
     "docs/openapi.json": openapi_document,
+    "infra/rabbitmq/definitions.json": broker_definitions,
 }
 
 

@@ -4,8 +4,9 @@ Names and kinds: requirement 002 §4.2. The result queue has no TTL (docs/adr/00
 per-message `expiration` is the start window of the attempt.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,10 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Queue:
-    """A durable queue, its arguments, and the one binding it has."""
+    """A durable queue, its arguments, and the one binding it has.
+
+    With `exchange` "" it is bound to nothing but the default exchange, as every queue is.
+    """
 
     name: str
     exchange: str
@@ -149,6 +153,41 @@ class Topology:
             ),
         )
 
-    def queues(self, services: tuple[str, ...] = ()) -> tuple[Queue, ...]:
+    def queues(self, services: Sequence[str] = ()) -> tuple[Queue, ...]:
         """All queues, with the command queues of these driver services."""
         return (*self.center_queues, *(self.command_queue_of(service) for service in services))
+
+    def listener_claim_of(self, service: str) -> Queue:
+        """The queue of a listener's claim, in full: nothing is sent to it."""
+        name = self.listener_claim_queue(service)
+        return Queue(name=name, exchange="", binding=name)
+
+
+def definitions(topology: Topology, services: Sequence[str] = (), vhost: str = "/") -> dict[str, Any]:
+    """Exchanges, queues and bindings as RabbitMQ imports them (`rabbitmqctl import_definitions`, management API).
+
+    Everything a queue needs stands in its own arguments, dead-lettering too: no policy, which somebody could drop
+    or let another one win over. Users and permissions aren't in it.
+    """
+    queues = topology.queues(services)
+    kept = {"vhost": vhost, "durable": True, "auto_delete": False}
+    return {
+        "vhosts": [{"name": vhost}],
+        "policies": [],
+        "exchanges": [
+            {"name": each.name, **kept, "type": each.kind, "internal": False, "arguments": {}}
+            for each in topology.exchanges
+        ],
+        "queues": [{"name": each.name, **kept, "arguments": dict(each.arguments)} for each in queues],
+        "bindings": [
+            {
+                "source": each.exchange,
+                "vhost": vhost,
+                "destination": each.name,
+                "destination_type": "queue",
+                "routing_key": each.binding,
+                "arguments": {},
+            }
+            for each in queues
+        ],
+    }

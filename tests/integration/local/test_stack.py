@@ -17,7 +17,7 @@ from laneway_local.errors import StackError
 from laneway_local.identity import marked
 from laneway_local.ports import answers, free_port
 from laneway_local.processes import MARK
-from laneway_local.stack import AMQP_URL, DATABASE_URL, MQTT_URL, Stack, running, sweep
+from laneway_local.stack import AMQP_URL, DATABASE_URL, MANAGEMENT_URL, MQTT_URL, Stack, running, sweep
 from laneway_local.state import State
 
 WAIT_S = 60.0
@@ -106,7 +106,7 @@ def servers_of(stack: Stack) -> dict[str, str]:
 
 async def test_two_stacks_run_side_by_side_and_end_alone(tmp_path: Path, infra: Stack) -> None:
     with running(Stack(tmp_path, environment={}, durable=False)) as second:
-        assert set(second.urls) == {AMQP_URL, DATABASE_URL, MQTT_URL}
+        assert set(second.urls) == {AMQP_URL, DATABASE_URL, MQTT_URL, MANAGEMENT_URL}
         assert not set(second.urls.values()) & set(servers_of(infra).values())
         assert all(answers(*address(url)) for url in second.urls.values())
         urls, folders = second.urls, second.state.read().folders

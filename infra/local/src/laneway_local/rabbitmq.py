@@ -11,12 +11,13 @@ import subprocess
 from pathlib import Path
 
 from laneway_local.errors import NotReadyError, StackError
-from laneway_local.ports import LOOPBACK, answers, free_port, is_listener
+from laneway_local.ports import LOOPBACK, answers, free_port, is_listener, is_taken
 from laneway_local.processes import Processes, Program, settle
 from laneway_local.state import StateFile
 
 NAME = "rabbitmq"
 MAPPER = "epmd"
+MANAGEMENT = "rabbitmq-management"
 LEAST_VERSION = (3, 10)
 USER = "laneway"
 READY_TIMEOUT_S = 90.0
@@ -41,6 +42,12 @@ class RabbitMQ:
         """Where it is, with its password."""
         state = self._state.read()
         return f"amqp://{USER}:{state.secrets[NAME]}@{LOOPBACK}:{state.ports[NAME]}/"
+
+    @property
+    def management_url(self) -> str:
+        """Where its management HTTP API is, with its password. AMQP can't list bindings, nor queues nobody named."""
+        state = self._state.read()
+        return f"http://{USER}:{state.secrets[NAME]}@{LOOPBACK}:{state.ports[MANAGEMENT]}"
 
     def start(self) -> None:
         """Start the node, on its earlier port if it had one."""
@@ -109,6 +116,8 @@ class RabbitMQ:
         self._state.put("ports", MAPPER, port)
 
     def _launch(self, scripts: Path, port: int) -> None:
+        kept = self._state.read().ports.get(MANAGEMENT)
+        self._state.put("ports", MANAGEMENT, free_port() if kept is None or is_taken(kept) else kept)
         self._write_configuration(port)
         self._state.put("ports", "rabbitmq-dist", free_port())
         self._processes.spawn(
@@ -126,11 +135,15 @@ class RabbitMQ:
             "log.file": "false",
             "vm_memory_high_watermark.absolute": MEMORY_LIMIT,
             "disk_free_limit.absolute": DISK_LIMIT,
+            "management.tcp.ip": LOOPBACK,
+            "management.tcp.port": str(self._state.read().ports[MANAGEMENT]),
+            "management.disable_stats": "true",  # what exists is asked for, not how busy it is
+            "management_agent.disable_metrics_collector": "true",
         }
         path = self._directory / "rabbitmq.conf"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.writelines(f"{name} = {value}\n" for name, value in lines.items())
-        (self._directory / "enabled_plugins").write_text("[].\n")
+        (self._directory / "enabled_plugins").write_text("[rabbitmq_management].\n")
 
     def _settings(self) -> dict[str, str]:
         folder = self._directory

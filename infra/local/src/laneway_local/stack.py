@@ -23,6 +23,7 @@ from laneway_local.services import Service
 from laneway_local.state import State, StateFile
 
 DATABASE_URL, AMQP_URL, MQTT_URL = "LANEWAY_DATABASE_URL", "LANEWAY_AMQP_URL", "LANEWAY_MQTT_URL"
+MANAGEMENT_URL = "LANEWAY_RABBITMQ_MANAGEMENT_URL"
 SETTLED_S = 0.5  # a process without a sign of readiness counts as started when it has lived so long
 SHOWN = {"API": "LANEWAY_API_URL", "simulator": "LANEWAY_SIMULATOR_URL"}  # URLs without a password
 _DEFAULT_PORTS = {DATABASE_URL: 5432, AMQP_URL: 5672, MQTT_URL: 1883}
@@ -102,6 +103,8 @@ class Stack:
                 self.processes.close()  # lets the other starts fail at once, instead of waiting for them
                 raise
         urls = self._given | {name: server.url for name, server in self.servers.items()}
+        if AMQP_URL in self.servers:
+            urls[MANAGEMENT_URL] = self.rabbitmq.management_url
         self.state.change(urls=self.urls | urls)
 
     def migrate(self, **settings: str) -> None:

@@ -7,6 +7,7 @@ separate links, because a memory alarm blocks all writes of a publishing connect
 from laneway_shared.broker.claim import Claim
 from laneway_shared.broker.consumer import Consumer, Delivery, ack_all
 from laneway_shared.broker.declare import declare
+from laneway_shared.broker.inspect import inspect
 from laneway_shared.broker.link import Link
 from laneway_shared.broker.publisher import Outcome, Outgoing, Publisher, Publishing
 
@@ -21,4 +22,5 @@ __all__ = [
     "Publishing",
     "ack_all",
     "declare",
+    "inspect",
 ]

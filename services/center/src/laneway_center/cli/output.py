@@ -1,11 +1,25 @@
 """Where commands write: results to standard output, progress and reasons to standard error."""
 
-from collections.abc import Iterator
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
 
+import orjson
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from laneway_center.cli.endings import UsageError
+
+GAP = "  "
+EntryT = TypeVar("EntryT")
 
 
 class Output(StrEnum):
@@ -15,9 +29,176 @@ class Output(StrEnum):
     JSON = "json"
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: what stands in a row under `key`.
+
+    On a terminal that is too narrow a column that `folds` takes several lines, one that may be `cut` ends with …, but
+    keeps `least` characters.
+    """
+
+    title: str
+    key: str
+    folds: bool = False
+    cut: bool = False
+    right: bool = False
+    least: int = 4
+
+
 def console() -> Console:
     """Standard output as wide as the terminal, 80 columns without one. NO_COLOR is respected."""
     return Console(highlight=False, markup=False, emoji=False)
+
+
+def say(text: str) -> None:
+    """A line of result."""
+    sys.stdout.write(f"{text}\n")
+
+
+def say_sentence(text: str) -> None:
+    """A sentence of result, folded between words on a terminal."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        text = textwrap.fill(text, console().width, break_long_words=False, break_on_hyphens=False)
+    say(text)
+
+
+def note(text: str) -> None:
+    """A line beside the result, for a person."""
+    sys.stderr.write(f"{text}\n")
+
+
+def show(document: Any) -> None:
+    """The result as one JSON document."""
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows for a reader. In a pipe nothing is cut or folded: one row is one line, for grep and awk.
+
+    A column in which nothing stands is left out.
+    """
+    cells = [{column.key: cell(row.get(column.key)) for column in columns} for row in rows]
+    filled = [column for column in columns if not cells or any(row[column.key] for row in cells)]
+    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+        console().print(_fitted(filled, cells))
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in _lines(filled, cells))
+
+
+def write_file(path: Path, document: bytes) -> None:
+    """A result that goes into a file.
+
+    Raises:
+        UsageError: it can't be written there.
+    """
+    try:
+        path.write_bytes(document)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+
+
+def cell(value: Any) -> str:
+    """A value as it stands in a table."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case list() | tuple():
+            return ", ".join(map(cell, value))
+        case dict():
+            return orjson.dumps(value).decode()
+        case float():
+            return f"{value:g}"
+        case _:
+            return " ".join(str(value).split())
+
+
+def _fitted(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> Table:
+    made = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
+    for column in columns:
+        made.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.folds,
+            overflow="fold" if column.folds else "ellipsis",
+            min_width=_least(column, cells),
+        )
+    for row in cells:
+        made.add_row(*(row[column.key] for column in columns))
+    return made
+
+
+def _least(column: Column, cells: Sequence[Mapping[str, str]]) -> int:
+    """What neither folds nor may be cut keeps its width, whatever becomes of the others."""
+    width = max([len(column.title), *_widths(column, cells)])
+    return min(width, max(column.least, len(column.title))) if column.folds or column.cut else width
+
+
+def _lines(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    widths = [max([len(column.title), *_widths(column, cells)]) for column in columns]
+    titles = {column.key: column.title for column in columns}
+    for row in (titles, *cells):
+        padded = (
+            row[column.key].rjust(width) if column.right else row[column.key].ljust(width)
+            for column, width in zip(columns, widths, strict=True)
+        )
+        yield GAP.join(padded).rstrip()
+
+
+def _widths(column: Column, cells: Sequence[Mapping[str, str]]) -> list[int]:
+    return [len(row[column.key]) for row in cells]
+
+
+def show_facts(facts: Mapping[str, Any]) -> None:
+    """One thing for a reader: a name and what stands there, line by line; what is missing is left out."""
+    told = {name: cell(value) for name, value in facts.items() if cell(value)}
+    width = max(map(len, told), default=0)
+    if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
+        for name, value in told.items():
+            say(f"{name.ljust(width)}{GAP}{value}")
+        return
+    grid = Table.grid(padding=(0, len(GAP)))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in told.items():
+        grid.add_row(name, value)
+    console().print(grid)
+
+
+def clock(instant: str | None) -> str:
+    """An instant of the API, to the second: `2026-01-31 17:01:25Z`."""
+    return "" if instant is None else f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def age(instant: str | None, now: datetime | None = None) -> str:
+    """How long ago, roughly: `4s`, `12m`, `3h`, `5d`; with a minus what is still to come."""
+    if instant is None:
+        return ""
+    seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(instant)).total_seconds()
+    return span(seconds)
+
+
+def span(seconds: float | None) -> str:
+    """A duration, roughly: `4s`, `12m`, `3h`, `5d`."""
+    if seconds is None:
+        return ""
+    sign, left = ("-", -seconds) if seconds < 0 else ("", seconds)
+    for unit, length, most in (("s", 1, 100), ("m", 60, 100), ("h", 3600, 100)):
+        if left < most * length:
+            return f"{sign}{round(left / length)}{unit}"
+    return f"{sign}{round(left / 86_400)}d"
+
+
+def gathered(what: str, entries: Iterable[EntryT]) -> list[EntryT]:
+    """All entries of a list that comes page by page, under a bar."""
+    found = []
+    with progress() as bars:
+        bar = bars.add_task(what, total=None)
+        for entry in entries:
+            found.append(entry)
+            bars.advance(bar)
+    return found
 
 
 @contextmanager

@@ -9,32 +9,19 @@ from typing import Annotated
 
 import typer
 from rich.progress import Progress
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
+from laneway_center.cli.database import DATABASE_URL, DatabaseOption, opened
 from laneway_center.cli.endings import FAILED, OK
 from laneway_center.cli.output import Output, console, progress
 from laneway_center.cli.verify_report import Report, as_json, as_table
-from laneway_center.settings import CenterSettings
-from laneway_center.store.database import DatabaseAwayError, DatabaseRefusedError, open_engine
 from laneway_center.verify import rules
 from laneway_center.verify.facts import Facts, Journal
 from laneway_center.verify.findings import Terms
 from laneway_center.verify.journals import from_file, from_simulator
 from laneway_center.verify.snapshot import load
 
-DEFAULT_DATABASE = str(CenterSettings.model_fields["database_url"].default)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 LONGEST_S = 1e8  # seconds
-
-
-def _database_url(url: str) -> str:
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise typer.BadParameter("is no URL such as postgresql://user:password@host:5432/database") from None
-    if not parsed.drivername.startswith("postgres"):
-        raise typer.BadParameter(f"is a URL of {parsed.drivername}, not of postgresql")
-    return url
 
 
 def _simulator_urls(urls: list[str]) -> list[str]:
@@ -54,14 +41,10 @@ class _Sources:
     files: Sequence[Path]
 
 
+@app.command(name="verify")
 def verify(
     *,
-    database_url: Annotated[
-        str,
-        typer.Option(
-            envvar="LANEWAY_DATABASE_URL", metavar="URL", callback=_database_url, help="PostgreSQL of the center."
-        ),
-    ] = DEFAULT_DATABASE,
+    database_url: DatabaseOption = DATABASE_URL,
     simulator: Annotated[
         list[str] | None,
         typer.Option(
@@ -137,17 +120,8 @@ async def _facts(sources: _Sources, bars: Progress) -> Facts:
             tasks[what] = bars.add_task(what, total=total)
         bars.update(tasks[what], completed=done)
 
-    engine = open_engine(sources.database_url, size=1, name="laneway verify")
-    try:
+    async with opened(sources.database_url, "laneway verify") as engine:
         facts = await load(engine, sources.tenant, show)
-    except DatabaseRefusedError:
-        raise
-    except DatabaseAwayError as error:
-        place = make_url(sources.database_url)
-        where = f"{place.host or 'localhost'}:{place.port or 5432}"
-        raise DatabaseAwayError(f"PostgreSQL at {where} can't be reached") from error
-    finally:
-        await engine.dispose()
     journals: list[Journal] = [await from_simulator(url, show) for url in sources.simulators]
     journals += [from_file(path, show) for path in sources.files]
     return replace(facts, journals=tuple(journals))

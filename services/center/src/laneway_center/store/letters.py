@@ -46,7 +46,9 @@ class Letter:
     @property
     def hash(self) -> str:
         """The same for each delivery of the same letter (hex)."""
-        headers = repr(sorted(self.headers.items(), key=str))
+        # RabbitMQ counts deliveries in a header of what it delivers again
+        own = {name: value for name, value in self.headers.items() if name != "x-delivery-count"}
+        headers = repr(sorted(own.items(), key=str))
         parts = (self.message_id or "", self.queue, self.reason, self.explanation or "", headers)
         return hashlib.sha256("\0".join(parts).encode(errors="replace") + b"\0" + self.body).hexdigest()
 

@@ -1,6 +1,8 @@
 """Migrating the schema. One process at a time does it; the others wait for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from alembic import command
@@ -42,15 +44,44 @@ async def downgrade(engine: AsyncEngine, revision: str = "base") -> None:
     await _locked(engine, lambda connection: command.downgrade(config_for(connection), revision))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Revisions:
+    """Where the schema is (None: nowhere yet), and where this release needs it."""
+
+    current: str | None
+    release: str | None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether they are the same."""
+        return self.current == self.release
+
+
 async def is_current(engine: AsyncEngine) -> bool:
     """Whether the schema is the one this release needs."""
-    head = ScriptDirectory.from_config(config_for()).get_current_head()
+    return (await _revisions(engine)).is_current
+
+
+async def revisions(engine: AsyncEngine) -> Revisions:
+    """Where the schema is, and where it should be.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+        DatabaseRefusedError: it lets nobody in.
+    """
+    with _told():
+        return await _revisions(engine)
+
+
+async def _revisions(engine: AsyncEngine) -> Revisions:
+    release = ScriptDirectory.from_config(config_for()).get_current_head()
     async with engine.connect() as connection:
-        return await connection.run_sync(lambda sync: MigrationContext.configure(sync).get_current_revision() == head)
+        current = await connection.run_sync(lambda sync: MigrationContext.configure(sync).get_current_revision())
+    return Revisions(current=current, release=release)
 
 
 async def _locked(engine: AsyncEngine, work: Callable[[Connection], None]) -> None:
-    try:
+    with _told():
         async with engine.connect() as connection:
             await connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK})
             await connection.commit()
@@ -60,6 +91,12 @@ async def _locked(engine: AsyncEngine, work: Callable[[Connection], None]) -> No
             finally:
                 await connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
                 await connection.commit()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         if is_refused(error):
             raise DatabaseRefusedError.because(error) from error
