@@ -1,5 +1,9 @@
 """`make demo`: commands of several kinds, each with its way to its final state."""
 
+import os
+import shlex
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -83,6 +87,19 @@ class Demo:
         error = "" if command["errorCode"] is None else f", {command['errorCode']}: {command['errorMessage']}"
         self.console.print(f"   {command['commandId']}: [bold]{command['status']}[/]{value}{error}")
 
+    def operator(self, *arguments: str) -> None:
+        """Run the operator's command, and show it with what it says."""
+        self.console.print(f"   [bold]$ laneway {shlex.join(arguments)}[/]")
+        program = Path(sys.executable).with_name("laneway")
+        known = os.environ | {"LANEWAY_URL": str(self.center.base_url), "LANEWAY_OPERATOR": "demo", "COLUMNS": "110"}
+        done = subprocess.run(  # noqa: S603 - our own program
+            [program, *arguments], env=known, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        for line in (done.stdout + done.stderr).splitlines():
+            self.console.print(f"   {line}", markup=False)
+        if done.returncode != 0:
+            raise UnexpectedError(f"laneway {arguments[0]} {arguments[1]} ended with {done.returncode}")
+
     def executions(self, serial: str, command_id: str) -> int:
         """Return how often a lock executed a command, by its own journal."""
         journal = self.simulator.get(f"/devices/{serial}/journal", params={"event": "executed"}).json()
@@ -158,6 +175,18 @@ def a_stopped_driver(demo: Demo) -> None:
     demo.refused(demo.submit(BOILER, SWITCH, 50), "DRIVER_OFFLINE")
 
 
+def a_dead_letter(demo: Demo) -> None:
+    """What ended badly waits for an operator: a dead letter, shown and replayed from the command line."""
+    demo.stack.restart_service("driver-virtual")
+    ended = demo.center.get("/commands", params={"deviceId": BOILER, "status": ["TIMEOUT", "EXPIRED"]}).json()
+    command_id = str(ended["commands"][0]["commandId"])
+    demo.operator("dead", "list", "--command", command_id)
+    _when_online(demo, lambda: demo.submit(BOILER, SWITCH, 60))
+    demo.operator("dead", "replay", "--command", command_id, "--expire-in", "30", "--reason", "the driver is back")
+    demo.ended(command_id, "SUCCESS")
+    demo.operator("dead", "replay", "--command", command_id, "--reason", "once more")
+
+
 SCENES = (
     a_write,
     a_read,
@@ -167,6 +196,7 @@ SCENES = (
     a_duplicate_submit,
     a_silent_device,
     a_stopped_driver,
+    a_dead_letter,
 )
 
 
