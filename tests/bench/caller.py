@@ -17,7 +17,14 @@ class Caller:
 
     async def post(self, path: str, body: bytes) -> tuple[int, Any]:
         """Status and body of the answer."""
-        head = f"POST {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
+        return await self._send("POST", path, body)
+
+    async def put(self, path: str, body: bytes) -> tuple[int, Any]:
+        """Status and body of the answer."""
+        return await self._send("PUT", path, body)
+
+    async def _send(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
         return await self._ask(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
     async def get(self, path: str) -> tuple[int, Any]:

@@ -60,6 +60,17 @@ async def single(system: System, devices: Sequence[int], commands: int) -> Measu
     return await _measure(system, requests, "/commands", share * streams)
 
 
+async def submit(system: System, devices: Sequence[int], commands: int) -> None:
+    """`commands` over the lanes of these devices in batches, one after the other, and no more."""
+    bodies = [
+        orjson.dumps(
+            {"commands": [_command(devices[n % len(devices)], n) for n in range(at, min(at + BATCH, commands))]}
+        )
+        for at in range(0, commands, BATCH)
+    ]
+    await _submit(system.url, "/commands/batch", bodies)
+
+
 def _command(device: int, value: int) -> dict[str, Any]:
     return {
         "commandId": str(uuid.uuid4()),

@@ -17,6 +17,7 @@ import uvloop
 from bench import jobs
 from bench.backlog import pile_up
 from bench.claims import claims
+from bench.silence import silence
 from bench.system import EVERYTHING, System, fresh_system
 from laneway_local import services
 from laneway_local.stack import Stack
@@ -25,6 +26,7 @@ from support.stored import books_balance, rows
 
 LATEST = Path(__file__).parent / "results" / "latest.json"
 JOBS = ("bulk", "single", "latency", "dispatch", "claims")
+LONG = ("silence",)  # jobs that are made when they are asked for
 SIMULATOR_AT_ONCE = {"LANEWAY_SIMULATOR_LATENCY_MIN_MS": "0", "LANEWAY_SIMULATOR_LATENCY_MAX_MS": "0"}
 LOCKS = range(100_001, 100_021)
 FULL = 1_000_000
@@ -41,6 +43,9 @@ class Terms:
     samples: int
     dispatched: int
     backlogs: Sequence[int]
+    silent_rounds: int = 5
+    silent_samples: int = 1000  # of a round
+    silent_behind: int = 1000
     only: Sequence[str] = JOBS
 
 
@@ -59,6 +64,14 @@ async def run(infra: Stack, terms: Terms, say: Callable[[str], None]) -> dict[st
         say(f"claims in {CLAIM_LANES} lanes, {CLAIM_COMMANDS} commands waiting")
         async with fresh_system(infra, []) as idle:
             results["claims"] = await claims(idle, CLAIM_COMMANDS, CLAIM_LANES)
+    if "silence" in terms.only:
+        async with fresh_system(infra, EVERYTHING, **SIMULATOR_AT_ONCE) as whole:
+            results["silence"] = {
+                driver: await silence(
+                    whole, driver, terms.silent_rounds, terms.silent_samples, terms.silent_behind, say
+                )
+                for driver in ("virtual", "mqtt")
+            }
     return results | {"terms": asdict(terms), "machine": machine(), "at": datetime.now(UTC).isoformat()}
 
 
@@ -136,6 +149,10 @@ def printed(results: dict[str, Any]) -> str:
     for where, spread in results["latency"].items():
         shown = "   ".join(f"{name} {ms:.1f}" for name, ms in spread.items())
         lines.append(f"{f'one command, {where}':24}ms {shown}")
+    for driver, spread in results.get("silence", {}).items():
+        lines.append(
+            f"{f'a silent device, {driver}':24}others' p50 {spread['p50_ratio']:.2f}x, p99 {spread['p99_ratio']:.2f}x"
+        )
     if "claims" in results:
         took = results["claims"]
         lines.append(
@@ -166,7 +183,7 @@ def main(
     samples: Annotated[int, typer.Option(min=20, help="Single commands whose latency is taken.")] = 200,
     dispatched: Annotated[int, typer.Option(min=100, help="Commands finished beside a backlog.")] = 5000,
     full: Annotated[bool, typer.Option("--full", help=f"Also with {FULL} commands waiting.")] = False,
-    only: Annotated[str, typer.Option(help="Some of the jobs, by commas.")] = ",".join(JOBS),
+    only: Annotated[str, typer.Option(help=f"Some of the jobs, by commas; also {', '.join(LONG)}.")] = ",".join(JOBS),
     repeat: Annotated[int, typer.Option(min=1, help="So many runs; each is printed, the last is kept.")] = 1,
     to: Annotated[Path, typer.Option(help="File for the results.")] = LATEST,
 ) -> None:

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -37,7 +37,7 @@ class System:
         """Of the center."""
         return self.stack.service_url("center")
 
-    async def register(self, devices: Sequence[int], driver: str) -> None:
+    async def register(self, devices: Sequence[int], driver: str, **fields: Any) -> None:
         """Devices with one point to write; those of driver mqtt are locks that the simulator plays."""
         profile = {"profile": "ydlink-lock"} if driver == "mqtt" else {}
         point = {"pointId": POINT, "name": "volume", "valueType": "int", "min": 0, "max": 1_000_000}
@@ -47,7 +47,7 @@ class System:
                 document = {
                     "drivers": [{"name": driver}],
                     "devices": [
-                        {"deviceId": n, "deviceSn": f"SN{n}", "driver": driver, "points": [point]} | profile
+                        {"deviceId": n, "deviceSn": f"SN{n}", "driver": driver, "points": [point]} | profile | fields
                         for n in some
                     ],
                 }

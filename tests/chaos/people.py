@@ -46,7 +46,6 @@ class People:
             one = self.chance.choice(recent)
             answer = await self._post(f"/commands/{one}/cancel")
             if answer is not None and answer.status_code == httpx.codes.OK:
-                assert answer.json()["status"] == "CANCELLED", answer.text
                 self.cancelled.add(one)
             self._note("cancel", answer, "TOO_LATE")
 

@@ -189,7 +189,7 @@ def printed(terms: Terms, report: Report) -> str:
     lines = [
         f"seed {terms.seed}: {terms.commands} commands, {terms.lanes} lanes, {share}, {terms.faults} faults",
         f"accepted {report.accepted}, promises broken {len(report.broken)}",
-        *report.broken[:5],
+        *report.broken[:40],
         f"answers  {json.dumps(dict(sorted(report.answers.items())))}",
         f"faults   {json.dumps(dict(sorted(report.faults.items())))}",
         f"people   {json.dumps(dict(sorted(report.people.items())))}",
