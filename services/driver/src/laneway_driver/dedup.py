@@ -1,11 +1,10 @@
 """What this process knows of the attempts it was given: those in hand and those it has answered."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from enum import IntEnum
 from typing import TypeAlias
-
-from cachetools import TTLCache
 
 from laneway_driver.broker_port import Deliverable
 from laneway_shared.messages import CommandMessage, ResultMessage
@@ -45,7 +44,10 @@ class AttemptMemory:
 
     def __init__(self, *, size: int, ttl_s: float, timer: Callable[[], float] = time.monotonic) -> None:
         self._in_hand: dict[AttemptId, Attempt] = {}
-        self._answered: TTLCache[AttemptId, ResultMessage] = TTLCache(size, ttl_s, timer=timer)
+        self._answered: OrderedDict[AttemptId, tuple[float, ResultMessage]] = (
+            OrderedDict()
+        )  # with its end, oldest first
+        self._size, self._ttl_s, self._timer = size, ttl_s, timer
 
     def __len__(self) -> int:
         """Attempts in hand."""
@@ -70,7 +72,8 @@ class AttemptMemory:
 
     def answer(self, attempt: AttemptId) -> ResultMessage | None:
         """What was answered before, if it is remembered."""
-        return self._answered.get(attempt)
+        ends, result = self._answered.get(attempt, (0.0, None))
+        return result if result is not None and self._timer() < ends else None
 
     def take(self, attempt: Attempt) -> None:
         """Remember that it is in hand."""
@@ -84,4 +87,8 @@ class AttemptMemory:
     def keep(self, attempt: AttemptId, result: ResultMessage) -> None:
         """Remember what was answered; it isn't in hand any more."""
         self._in_hand.pop(attempt, None)
-        self._answered[attempt] = result
+        now = self._timer()
+        self._answered[attempt] = (now + self._ttl_s, result)
+        self._answered.move_to_end(attempt)
+        while len(self._answered) > self._size or next(iter(self._answered.values()))[0] <= now:
+            self._answered.popitem(last=False)
