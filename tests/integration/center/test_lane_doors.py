@@ -228,6 +228,9 @@ async def test_cancel_over_http(lane: Lane) -> None:
     [*_, last] = (await lane.http.get(f"/commands/{two}/events")).json()["events"]
     assert (last["kind"], last["detail"]) == ("CANCELLED", {"by": "shift", "why": "not needed"})
     assert (await lane.http.post(f"/commands/{two}/cancel")).status_code == 200, "once more, without a body"
+    audit = (await lane.http.get("/audit", params={"subject": two})).json()
+    [act] = next(iter(value for value in audit.values() if isinstance(value, list)))
+    assert (act["action"], act["operator"], act["why"]) == ("command.cancel", "shift", "not needed")
     await lane.claimed()
     late = await lane.http.post(f"/commands/{one}/cancel")
     assert (late.status_code, late.json()["code"]) == (409, "TOO_LATE")

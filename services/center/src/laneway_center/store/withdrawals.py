@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from laneway_center.store.actions import Action, Operator, record_actions
 from laneway_center.store.database import transact
 from laneway_center.store.history import find_archived
 from laneway_center.store.locked_rows import Change, LockedCommand, LockedRows, Subject
@@ -54,6 +55,8 @@ async def cancel(
 ) -> Change | None:
     """Withdraw a command that hasn't been sent, or waits for its next attempt; None: it was cancelled before.
 
+    With `by`, an operator acts, and it is written down among the operators' actions.
+
     Raises:
         ProblemError: there is no such command, or it is too late; nothing was written.
         DatabaseAwayError: PostgreSQL can't be reached; nothing was written.
@@ -73,7 +76,17 @@ async def cancel(
                 raise ProblemError(HTTPStatus.CONFLICT, "TOO_LATE", _too_late(command))
             withdraw(rows, command, CANCELLED, {"by": by, "why": why})
             await rows.write()
-            return rows.changes[-1]
+            change = rows.changes[-1]
+            if by is not None:
+                act = Action(
+                    action="command.cancel",
+                    subject=change.command_id,
+                    tenant_id=change.tenant_id,
+                    before={"status": change.before},
+                    after={"status": change.after},
+                )
+                await record_actions(connection, Operator(name=by, why=why or ""), [act])
+            return change
 
     return await transact(work)
 
