@@ -129,8 +129,7 @@ class World:
         )  # fmt: skip
         journals = (Journal(name="devices", executions=executions),) if exact else ()
         verdicts = check(replace(facts, at=self.now, journals=journals), EXACT)
-        for name in ("order", "ended"):  # what was handed over is done in any order here, and nobody may have asked yet
-            del verdicts[name]
+        del verdicts["ended"]  # nobody may have asked yet
         return {name: found for name, found in verdicts.items() if found}
 
     # ------------------------------------------------------------------------------ operators

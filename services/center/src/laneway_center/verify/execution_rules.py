@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from laneway_center.verify.facts import CLAIMED, RESOLVED, SENT_AGAIN, Command, Execution, Facts
+from laneway_center.verify.facts import CLAIMED, HANDED_OVER, RESOLVED, SENT_AGAIN, Command, Execution, Facts
 from laneway_center.verify.findings import Finding, Terms, about_command, instant, timeline, told
 from laneway_shared.lifecycle import Status
 
@@ -45,31 +45,12 @@ class _Latest:
         return None
 
 
-class _Done:
-    """What was done in one journal: by each device, and by all of them."""
-
-    def __init__(self) -> None:
-        self._by_all = _Latest()
-        self._by_device: dict[str, _Latest] = defaultdict(_Latest)
-
-    def add(self, deed: _Deed) -> None:
-        self._by_all.add(deed)
-        self._by_device[deed.execution.device].add(deed)
-
-    def dispatched_after(self, deed: _Deed) -> _Deed | None:
-        """A later-dispatched deed that should have come after this one.
-
-        A command that freed its lane unanswered keeps its place at its own device only: another one may be faster.
-        """
-        if not deed.command.frees_lane_unanswered:
-            return self._by_all.dispatched_after(deed)
-        return self._by_device[deed.execution.device].dispatched_after(deed)
-
-
 def order(facts: Facts, terms: Terms) -> Iterator[Finding]:
     """Executions that came after one of a later-dispatched command of their lane.
 
-    Within a journal its own order counts; between journals the times in them, less the tolerance for clocks.
+    Not those of commands that freed the lane when they were handed over: two driver instances have two connections,
+    and one may be faster. Within a journal its own order counts; between journals the times in them, less the
+    tolerance for clocks.
     """
     lanes: dict[int, list[_Deed]] = defaultdict(list)
     for pk, executions in facts.executions.items():
@@ -80,6 +61,8 @@ def order(facts: Facts, terms: Terms) -> Iterator[Finding]:
                 lanes[command.lane_id].append(_Deed(claim.lane_token, command, execution))
     for deeds in lanes.values():
         for deed, earlier in _overtaken(deeds, terms.clock_tolerance):
+            if _freed_its_lane(facts, deed.command):
+                continue
             says = f"attempt {deed.execution.attempt} acted after command {earlier.command.command_id}"
             yield Finding(
                 about=about_command(deed.command),
@@ -92,9 +75,15 @@ def order(facts: Facts, terms: Terms) -> Iterator[Finding]:
             )
 
 
+def _freed_its_lane(facts: Facts, command: Command) -> bool:
+    """Whether the lane went on when it was handed over, before the device had done it."""
+    handed_over = any(event.kind in HANDED_OVER for event in facts.timelines[command.pk])
+    return command.frees_lane_unanswered and handed_over
+
+
 def _overtaken(deeds: list[_Deed], tolerance: timedelta) -> Iterator[tuple[_Deed, _Deed]]:
     """Pairs (deed, the later-dispatched one that was done before it), at most one per deed."""
-    in_journals: dict[str, _Done] = defaultdict(_Done)
+    in_journals: dict[str, _Latest] = defaultdict(_Latest)
     found: set[tuple[str, int]] = set()
     for deed in sorted(deeds, key=lambda one: one.execution.place):
         done = in_journals[deed.execution.journal]
@@ -111,7 +100,7 @@ def _between_journals(
     deeds: list[_Deed], tolerance: timedelta, found: set[tuple[str, int]]
 ) -> Iterator[tuple[_Deed, _Deed]]:
     in_time = sorted(deeds, key=lambda one: one.execution.at)
-    done: dict[str, _Done] = defaultdict(_Done)
+    done: dict[str, _Latest] = defaultdict(_Latest)
     past = 0
     for deed in in_time:
         while in_time[past].execution.at < deed.execution.at - tolerance:

@@ -11,6 +11,8 @@ HOLD = "lane.hold"
 SENT_AGAIN = frozenset({"REPLAYED", "REQUEUED"})
 """Kinds of events by which an operator sends a command again."""
 BY_OPERATOR = SENT_AGAIN | {RESOLVED}
+HANDED_OVER = frozenset({"TRANSMITTED", "ACCEPTED"})
+"""Kinds of evidence by which a lane may go on before the device has done anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
