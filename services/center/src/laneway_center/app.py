@@ -222,7 +222,7 @@ class Center:
         connected = self.publisher.connected
         if not connected:
             return "away"
-        blocked = await self.publisher.blocked()
+        blocked = self.publisher.blocked
         metrics.BLOCKED_BROKER.set(1 if blocked else 0)
         return "blocked by a resource alarm" if blocked else "ok"
 

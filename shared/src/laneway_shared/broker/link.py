@@ -92,16 +92,10 @@ class Link:
             if transport.connection.closing.done():
                 return
 
-    async def blocked(self) -> bool:
+    @property
+    def blocked(self) -> bool:
         """Whether RabbitMQ holds back what this connection publishes (memory or disk alarm)."""
-        connection = self._connection
-        if connection is None or connection.transport is None:
-            return False
-        try:
-            await asyncio.wait_for(connection.transport.connection.ready(), timeout=0.05)
-        except TimeoutError:
-            return True
-        return False
+        return self._connection is not None and self._connection.blocked
 
 
 async def _first_done(*works: Awaitable[None]) -> None:

@@ -84,9 +84,10 @@ class Publisher:
         """Whether a publish would leave this process now."""
         return self._confirms is not None and not self._confirms.lost
 
-    async def blocked(self) -> bool:
+    @property
+    def blocked(self) -> bool:
         """Whether RabbitMQ holds back publishes (memory or disk alarm)."""
-        return await self._link.blocked()
+        return self._link.blocked
 
     async def wait_connected(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` for a channel."""

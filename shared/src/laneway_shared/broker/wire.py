@@ -76,9 +76,14 @@ class Wire(asyncio.StreamReaderProtocol):
             self._socket.write(data)
 
     @property
+    def blocked(self) -> bool:
+        """Whether RabbitMQ holds back what is published (memory or disk alarm)."""
+        return not self._unblocked.is_set()
+
+    @property
     def free(self) -> bool:
         """Whether the broker takes what it is sent."""
-        return self._unblocked.is_set() and self._flowing.is_set()
+        return not self.blocked and self._flowing.is_set()
 
     async def until_free(self) -> None:
         """Wait until it does.
@@ -217,6 +222,11 @@ class WiredConnection(aio_pika.Connection):
         super().__init__(*args, **kwargs)
         self._wiring = _Wiring()
         self.kwargs["transport_factory"] = self._wiring
+
+    @property
+    def blocked(self) -> bool:
+        """Whether RabbitMQ holds back what is published on it (memory or disk alarm)."""
+        return self._wiring.wire is not None and self._wiring.wire.blocked
 
     @property
     def underlay(self) -> AbstractConnection:

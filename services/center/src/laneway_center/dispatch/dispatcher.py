@@ -56,6 +56,7 @@ class Dispatcher:
         self._marks = SentMarks(engine, wakeups, settings.mark_sent_after_s)
         self._live = LiveServices(capacity={}, profiles=())
         self._live_until = 0.0
+        self._sent_to: dict[str, float] = {}  # driver service: when it was last sent something
         self._stopping = False
         self._terms = ClaimTerms(
             by=settings.instance,
@@ -95,11 +96,12 @@ class Dispatcher:
 
     async def _round(self, sending: asyncio.TaskGroup) -> bool:
         """Claim once per live driver service; True when there may be more right now."""
-        if not self._publisher.connected or await self._publisher.blocked():
+        if not self._publisher.connected or self._publisher.blocked:
             return False
         live = await self._live_services()
         more = False
-        for driver, capacity in live.capacity.items():
+        # who had something last has it again most likely; asking the others first would only delay it
+        for driver, capacity in sorted(live.capacity.items(), key=lambda each: -self._sent_to.get(each[0], 0.0)):
             await self._slots.acquire()
             room = round(capacity * (1 + self._settings.capacity_lead))
             taken = time.monotonic()
@@ -112,6 +114,7 @@ class Dispatcher:
                 self._slots.release()
                 continue
             failpoints.hit("dispatch.claimed")
+            self._sent_to[driver] = taken
             self._note_claimed(driver, claimed)
             self._wakeups.commands_moved(row["command_id"] for row in claimed)
             sending.create_task(self._send(driver, claimed, taken), name=f"send to {driver}")
