@@ -155,6 +155,14 @@ class Intake:
                          laneKey=row["lane_key"], intentKey=row["intent_key"], attempt=0)  # fmt: skip
         return answers
 
+    @staticmethod
+    async def _shown(connection: AsyncConnection, keys: Sequence[Key], entered: Entered) -> dict[Key, RowMapping]:
+        """Commands as they stand: as just stored, unless another one of the same group has superseded them."""
+        gone = {(change.tenant_id, change.command_id) for change in entered.withdrawn}
+        as_stored = {key: row for key, row in entered.inserted.items() if key not in gone}
+        others = {key for key in keys if key not in as_stored}
+        return as_stored | (await show_commands(connection, list(others)) if others else {})
+
     async def _store(
         self, connection: AsyncConnection, submissions: Sequence[Submission], archived: dict[Key, str]
     ) -> tuple[list[Answer], Entered]:
@@ -179,12 +187,13 @@ class Intake:
         refusals |= entered.refused
         stored = {command.key: command.body_hash for command in entering if command.key in entered.inserted}
         bodies = known | stored
-        raced = [c.key for c in entering if c.key not in stored and c.key not in refusals and c.key not in entered.live]
-        if raced:  # somebody else stored them in the meantime: theirs counts
-            bodies |= await known_bodies(connection, raced)
+        # somebody else may have stored the others before their lanes were ours: then theirs counts
+        raced = await known_bodies(connection, [c.key for c in entering if c.key not in stored])
+        bodies |= raced
+        refusals = {key: problem for key, problem in refusals.items() if key not in raced}
+        entered.live = {key: live for key, live in entered.live.items() if key not in raced}
         await refuse_archived(connection, [s.key for s in fresh if not s.id_made_here], archived)
-        others = {key for key in [*bodies, *entered.live.values()] if key not in entered.inserted}
-        shown = entered.inserted | (await show_commands(connection, list(others)) if others else {})
+        shown = await self._shown(connection, [*bodies, *entered.live.values()], entered)
         answers: list[Answer] = []
         new = set(entered.inserted)
         for submission in submissions:
@@ -241,6 +250,7 @@ def check(submission: Submission, scope: RowMapping, settings: CenterSettings) -
         point_id=submission.point_id,
         lane_key=scope["lane_key"],
         lane_id=scope["lane_id"],
+        placement=scope["placement"],
         driver=scope["driver"],
         priority=_priority(submission.priority, purpose),
         request_value=submission.value,

@@ -133,25 +133,26 @@ class _Confirms:
         """Send all and wait for what becomes of them."""
         loop = asyncio.get_running_loop()
         batch = _Batch(self._tag + 1, len(messages), loop.create_future())
-        now, wire = int(time.time()), []
-        for message in messages:
-            self._tag += 1
-            self._open[self._tag] = batch
-            wire.append(
-                frames.publish(
-                    self._channel.number,
-                    message.exchange,
-                    message.routing_key,
-                    message.body,
-                    message_id=f"{self._name}.{self._tag}",
-                    timestamp=now,
-                    correlation_id=message.correlation_id,
-                    ttl_ms=message.ttl_ms,
-                    headers=message.headers,
-                    persistent=message.persistent,
-                    most=self._channel.most,
-                )
+        now = int(time.time())
+        # All of it before the first tag counts: a frame that can't be built must not put the count out of step.
+        wire = [
+            frames.publish(
+                self._channel.number,
+                message.exchange,
+                message.routing_key,
+                message.body,
+                message_id=f"{self._name}.{tag}",
+                timestamp=now,
+                correlation_id=message.correlation_id,
+                ttl_ms=message.ttl_ms,
+                headers=message.headers,
+                persistent=message.persistent,
+                most=self._channel.most,
             )
+            for tag, message in enumerate(messages, batch.first)
+        ]
+        self._tag += len(messages)
+        self._open.update(dict.fromkeys(range(batch.first, batch.first + len(messages)), batch))
         self._channel.write(b"".join(wire))
         bound = loop.call_later(timeout_s, batch.give_up, "no confirm in time")
         try:

@@ -110,6 +110,7 @@ class Dispatcher:
             except BaseException:
                 self._slots.release()
                 raise
+            more = more or claimed.looked >= self._settings.claim_batch
             if not claimed:
                 self._slots.release()
                 continue
@@ -118,7 +119,6 @@ class Dispatcher:
             self._note_claimed(driver, claimed)
             self._wakeups.commands_moved(row["command_id"] for row in claimed)
             sending.create_task(self._send(driver, claimed, taken), name=f"send to {driver}")
-            more = more or len(claimed) >= self._settings.claim_batch
         return more
 
     async def _live_services(self) -> LiveServices:

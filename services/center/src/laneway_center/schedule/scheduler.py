@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center import metrics
 from laneway_center.settings import CenterSettings
+from laneway_center.store.claims import hand_on
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.store.due import Due, take_due
 from laneway_center.store.evidence import Item, JudgeTerms, apply
@@ -57,6 +58,7 @@ class Scheduler:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._repeat(self._look_after_due, self._settings.schedule_poll_s), name="due")
             tasks.create_task(self._repeat(self._sweep, SWEEP_EVERY_S), name="sweep instances")
+            tasks.create_task(self._repeat(self._hand_on, SWEEP_EVERY_S), name="hand on lanes")
             tasks.create_task(self._repeat(self._sample, SAMPLE_EVERY_S), name="sample gauges")
 
     async def _repeat(self, work: Callable[[], Awaitable[bool]], pause_s: float) -> None:
@@ -123,6 +125,10 @@ class Scheduler:
         if applied.lanes_ready:
             self._wakeups.lanes_ready()
         self._wakeups.commands_moved(change.command_id for change in applied.changes)
+
+    async def _hand_on(self) -> bool:
+        await hand_on(self._engine, self._settings.ageing_s)
+        return False
 
     async def _sweep(self) -> bool:
         silence = timedelta(seconds=self._settings.offline_after_s)

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from sqlalchemy import RowMapping
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from laneway_center.store.database import to_json
+from laneway_center.store.database import RowsMovedError, to_json
 from laneway_center.store.enqueue import Key, NewCommand, enqueue
 from laneway_center.store.locked_rows import Change, LockedRows, Subject
 from laneway_center.store.statements import SQL
@@ -18,6 +18,7 @@ from laneway_shared.lifecycle import WAITING, RetryPlace, Status
 from laneway_shared.problems import ProblemError
 
 RETRY_AFTER_S = 1
+MOST_WAVES = 50  # parts of one transaction; each takes some ten milliseconds, with the lanes locked
 
 
 class RacedError(Exception):
@@ -61,7 +62,10 @@ async def enter(connection: AsyncConnection, commands: Sequence[NewCommand], gra
         return entered
     lanes = Lanes(connection)
     await lanes.lock(commands)
-    for wave in waves(lanes, commands):
+    for number, wave in enumerate(waves(lanes, commands)):
+        if number >= MOST_WAVES:
+            entered.refused |= {command.key: lane_busy(command) for command in wave}
+            continue
         admitted = await admit(lanes, wave, grace)
         inserted = await enqueue(connection, admitted.entering, admitted.lane_ids)
         if admitted.withdrawn and len(inserted) < len(admitted.entering):
@@ -96,6 +100,9 @@ class Lanes:
         for row in locked.mappings():
             self._lanes[row["tenant_id"], row["lane_key"]] = row
             self.depth[row["lane_id"]] = row["depth"]
+        for command in commands:
+            if command.placement not in (None, self._lanes[command.tenant_id, command.lane_key]["placement"]):
+                raise RowsMovedError  # a device has left the lane since it was read: it may be this one
 
     def id_of(self, command: NewCommand) -> int:
         """The row id of a command's lane."""
@@ -230,6 +237,16 @@ def _superseded(row: RowMapping, newer: NewCommand) -> Withdrawal | None:
         return REVOKED
     overtaken = row["status"] == Status.RETRY_WAIT and row["retry"] == RetryPlace.RELAXED
     return REPLACED if newer.merge == "latest" or overtaken else None
+
+
+def lane_busy(command: NewCommand) -> ProblemError:
+    """Too many commands of one request replace each other."""
+    return ProblemError(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "LANE_BUSY",
+        f"too many commands of one request replace each other in lane {command.lane_key}; send the rest in another one",
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )
 
 
 def lane_full(command: NewCommand) -> ProblemError:

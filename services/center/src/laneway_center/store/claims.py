@@ -1,6 +1,6 @@
 """Claiming the heads of free lanes, and marking what the broker confirmed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import RowMapping
@@ -30,6 +30,14 @@ class ClaimTerms:
     ageing_s: float = 60.0  # seconds of waiting that raise a priority by one
 
 
+class Claims(list[RowMapping]):
+    """Claimed attempts. `looked`: how many lanes were looked at for them."""
+
+    def __init__(self, rows: Iterable[RowMapping], *, looked: int) -> None:
+        super().__init__(rows)
+        self.looked = looked
+
+
 async def live_services(engine: AsyncEngine) -> LiveServices:
     """Driver services and ack-listener profiles with a live instance.
 
@@ -47,9 +55,7 @@ async def live_services(engine: AsyncEngine) -> LiveServices:
     return await transact(work)
 
 
-async def claim(
-    engine: AsyncEngine, driver: str, *, room: int, profiles: Sequence[str], terms: ClaimTerms
-) -> list[RowMapping]:
+async def claim(engine: AsyncEngine, driver: str, *, room: int, profiles: Sequence[str], terms: ClaimTerms) -> Claims:
     """Claim heads of ready lanes of one driver service; each row is all a command message needs.
 
     Args:
@@ -63,7 +69,7 @@ async def claim(
         DatabaseAwayError: PostgreSQL can't be reached; nothing is claimed.
     """
 
-    async def work() -> list[RowMapping]:
+    async def work() -> Claims:
         async with engine.begin() as connection:
             return await claim_in(connection, driver, room, profiles, terms)
 
@@ -72,13 +78,13 @@ async def claim(
 
 async def claim_in(
     connection: AsyncConnection, driver: str, room: int, profiles: Sequence[str], terms: ClaimTerms
-) -> list[RowMapping]:
+) -> Claims:
     """The same within a transaction of the caller's."""
     await connection.execute(SQL["lock_room"], {"driver": driver})
     locked = await connection.execute(SQL["lock_ready_lanes"], {"driver": driver, "room": room, "most": terms.most})
     lanes = [row.lane_id for row in locked]
     if not lanes:
-        return []
+        return Claims((), looked=0)
     result = await connection.execute(
         SQL["claim_heads"],
         {
@@ -92,11 +98,31 @@ async def claim_in(
             "sources": sources(Status.DISPATCHING),
         },
     )
-    claimed = list(result.mappings())
+    claimed = Claims(result.mappings(), looked=len(lanes))
     headless = sorted(set(lanes) - {row["lane_id"] for row in claimed})
     if headless:
-        await connection.execute(SQL["settle_headless_lanes"], {"lanes": headless})
+        await connection.execute(SQL["settle_headless_lanes"], {"lanes": headless, "ageing_s": terms.ageing_s})
     return claimed
+
+
+async def hand_on(engine: AsyncEngine, ageing_s: float) -> None:
+    """Let lanes at drivers that are away follow their next command, which may be at another driver.
+
+    Raises:
+        DatabaseAwayError: PostgreSQL can't be reached.
+    """
+
+    async def work() -> None:
+        async with engine.begin() as connection:
+            stray = list((await connection.execute(SQL["stray_lanes"])).scalars())
+            if not stray:
+                return
+            locked = await connection.execute(SQL["lanes_of_evidence"], {"lanes": sorted(stray)})
+            still = [row.lane_id for row in locked if row.state == "ready"]  # as they are under the lock
+            if still:
+                await connection.execute(SQL["settle_headless_lanes"], {"lanes": still, "ageing_s": ageing_s})
+
+    await transact(work)
 
 
 async def confirm_sent(engine: AsyncEngine, attempts: Sequence[tuple[int, int]]) -> None:

@@ -79,7 +79,8 @@ async def list_commands(engine: AsyncEngine, wanted: Filter) -> list[RowMapping]
 
 def _listing(wanted: Filter) -> Select[Any]:
     """One statement, so that a command that moves meanwhile is in it once."""
-    either = union_all(_matching(point_command, wanted), _matching(point_command_history, wanted)).subquery()
+    tables = (point_command, point_command_history)
+    either = union_all(*(select(_matching(table, wanted).subquery()) for table in tables)).subquery()
     page = select(either).order_by(either.c.id.desc()).limit(wanted.limit).subquery()
     query = select(page, lane.c.lane_key).join(lane, lane.c.lane_id == page.c.lane_id)
     return query.order_by(page.c.id.desc())
@@ -100,7 +101,7 @@ def _matching(table: Table, wanted: Filter) -> Select[Any]:
         query = query.where(c.create_time < wanted.until)
     if wanted.before_id is not None:
         query = query.where(c.id < wanted.before_id)
-    return query
+    return query.order_by(c.id.desc()).limit(wanted.limit)  # in each table, or all that ever was would be sorted
 
 
 async def show_events(engine: AsyncEngine, tenant_id: int, command_id: str) -> list[RowMapping]:

@@ -83,7 +83,7 @@ def open_engine(
             "server_settings": {
                 "application_name": name,
                 "timezone": "UTC",
-                "idle_in_transaction_session_timeout": "30s",
+                "idle_in_transaction_session_timeout": "10s",
                 "lock_timeout": "20s",
                 "jit": "off",
             },

@@ -27,6 +27,7 @@ class NewCommand:
     point_id: int
     lane_key: str
     lane_id: int | None  # None: nobody has used the lane yet
+    placement: int | None  # of the lane, when it was read in which lane the device is
     driver: str
     priority: int
     request_value: str | None
@@ -58,6 +59,8 @@ class NewCommand:
 
 async def known_bodies(connection: AsyncConnection, keys: Sequence[Key]) -> dict[Key, str]:
     """The body hashes (hex) of those of these commands that exist."""
+    if not keys:
+        return {}
     rows = [{"tenant_id": tenant, "command_id": command} for tenant, command in keys]
     found = await connection.execute(SQL["known_commands"], {"rows": to_json(rows)})
     return {(row.tenant_id, row.command_id): row.body_hash.hex() for row in found}

@@ -111,13 +111,15 @@ DELETE FROM dead_end WHERE id IN (
 -- Which of these ids are archived, with the hash of the body they came with.
 SELECT h.tenant_id, h.command_id::text AS command_id, h.body_hash
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
-JOIN point_command_history h ON h.command_id = r.command_id AND h.tenant_id = r.tenant_id;
+CROSS JOIN LATERAL (SELECT h.tenant_id, h.command_id, h.body_hash FROM point_command_history h
+                    WHERE h.command_id = r.command_id AND h.tenant_id + 0 = r.tenant_id OFFSET 0) h;
 
 -- name: show_archived_commands
 -- Archived commands by id, as callers see them.
 SELECT h.*, l.lane_key FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
-JOIN point_command_history h ON h.command_id = r.command_id AND h.tenant_id = r.tenant_id
-JOIN lane l ON l.lane_id = h.lane_id;
+CROSS JOIN LATERAL (SELECT * FROM point_command_history h
+                    WHERE h.command_id = r.command_id AND h.tenant_id + 0 = r.tenant_id OFFSET 0) h
+CROSS JOIN LATERAL (SELECT l.lane_key FROM lane l WHERE l.lane_id = h.lane_id OFFSET 0) l;
 
 -- name: show_archived_events
 -- The timeline of one archived command, oldest first.
@@ -128,10 +130,15 @@ WHERE h.tenant_id = :tenant_id AND h.command_id = CAST(:command_id AS uuid)
 ORDER BY e.id;
 
 -- name: lanes_of_archived
--- Lock the lanes of archived commands that are about to come back, in lane_id order.
+-- Lock the lanes of commands, archived ones that are about to come back and hot ones, in lane_id order.
 SELECT lane_id FROM lane WHERE lane_id IN (
-  SELECT h.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
-  JOIN point_command_history h ON h.command_id = r.command_id AND (r.tenant_id IS NULL OR h.tenant_id = r.tenant_id))
+  SELECT x.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
+  CROSS JOIN LATERAL (
+    SELECT h.lane_id FROM point_command_history h
+    WHERE h.command_id = r.command_id AND (r.tenant_id IS NULL OR h.tenant_id = r.tenant_id)
+    UNION ALL
+    SELECT c.lane_id FROM point_command c
+    WHERE c.command_id = r.command_id AND (r.tenant_id IS NULL OR c.tenant_id = r.tenant_id) OFFSET 0) x)
 ORDER BY lane_id FOR UPDATE;
 
 -- name: lock_archived
@@ -139,10 +146,10 @@ ORDER BY lane_id FOR UPDATE;
 SELECT clock_timestamp() AS now, h.*,
        (SELECT d.device_sn FROM device d WHERE d.tenant_id = h.tenant_id AND d.device_id = h.device_id) AS device_sn
 FROM point_command_history h
-WHERE (h.id, h.finished_at) IN (
-  SELECT x.id, x.finished_at
-  FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
-  JOIN point_command_history x ON x.command_id = r.command_id AND (r.tenant_id IS NULL OR x.tenant_id = r.tenant_id))
+WHERE h.id = ANY(ARRAY(
+  SELECT x.id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
+  CROSS JOIN LATERAL (SELECT x.id FROM point_command_history x WHERE x.command_id = r.command_id
+                        AND (r.tenant_id IS NULL OR x.tenant_id = r.tenant_id) OFFSET 0) x))
 ORDER BY h.id FOR UPDATE OF h;
 
 -- name: bring_back
@@ -173,5 +180,6 @@ FROM (SELECT command_pk, at, from_status, to_status, attempt, kind, note, detail
 -- Whether one of these commands is hot now: brought back while it was looked for.
 SELECT EXISTS (
   SELECT FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
-  JOIN point_command c ON c.command_id = r.command_id AND (r.tenant_id IS NULL OR c.tenant_id = r.tenant_id)
+  CROSS JOIN LATERAL (SELECT c.id FROM point_command c WHERE c.command_id = r.command_id
+                        AND (r.tenant_id IS NULL OR c.tenant_id = r.tenant_id) OFFSET 0) c
   WHERE c.id <> ALL (CAST(:seen AS bigint[])));

@@ -22,25 +22,30 @@ UPDATE point_command SET priority = :priority,
 WHERE id = :id;
 
 -- name: lane_queue
--- The next waiting commands of a lane, in the order in which they would be claimed, and those its reviews hold.
+-- The holder of a lane, its next waiting commands in the order in which they would be claimed, and its reviews, those
+-- that close it first.
 SELECT c.id, c.command_id::text AS command_id, c.tenant_id, c.device_id, c.point_id, c.status, c.priority, c.seq,
        c.attempt, c.create_time, c.claimed_at, c.next_visible_at, c.start_by, c.quiet_at, c.ack_due_at, c.expire_at,
        c.intent_key, c.ack_expected, c.gate, c.update_time,
        d.device_sn, d.enabled AS device_enabled, d.driver AS device_driver, d.profile,
        p.name AS point, p.enabled AS point_enabled, clock_timestamp() AS now
 FROM (
-  SELECT c.* FROM point_command c WHERE c.id = :holder_id
+  SELECT 0 AS part, 0::bigint AS place, c.* FROM point_command c WHERE c.id = :holder_id
   UNION ALL
-  (SELECT c.* FROM point_command c
+  (SELECT 1, row_number() OVER turns, c.* FROM point_command c
    WHERE c.lane_id = :lane_id AND c.status IN ('PENDING', 'RETRY_WAIT') AND c.id IS DISTINCT FROM :holder_id
-   ORDER BY GREATEST(0, c.priority - floor(EXTRACT(epoch FROM clock_timestamp() - c.update_time) / :ageing_s)), c.seq
-   LIMIT :most)
+   WINDOW turns AS (ORDER BY
+     GREATEST(0, c.priority - floor(EXTRACT(epoch FROM clock_timestamp() - c.update_time) / :ageing_s)), c.seq)
+   ORDER BY 2 LIMIT :most)
   UNION ALL
-  (SELECT c.* FROM point_command c
-   WHERE c.lane_id = :lane_id AND c.status = 'MANUAL_REVIEW' ORDER BY c.update_time, c.id LIMIT :most)
+  (SELECT 2, row_number() OVER turns, c.* FROM point_command c
+   WHERE c.lane_id = :lane_id AND c.status = 'MANUAL_REVIEW'
+   WINDOW turns AS (ORDER BY c.review_hold DESC, c.update_time, c.id)
+   ORDER BY 2 LIMIT :most)
 ) c
 LEFT JOIN device d ON d.tenant_id = c.tenant_id AND d.device_id = c.device_id
-LEFT JOIN point p ON p.tenant_id = c.tenant_id AND p.device_id = c.device_id AND p.point_id = c.point_id;
+LEFT JOIN point p ON p.tenant_id = c.tenant_id AND p.device_id = c.device_id AND p.point_id = c.point_id
+ORDER BY c.part, c.place;
 
 -- name: lane_waiting
 -- How many wait in a lane, by priority.

@@ -49,6 +49,12 @@ class Change:
     at: datetime
     freed_after: timedelta | None  # since the claim, where it gave its lane back
 
+    @property
+    def left_the_road(self) -> bool:
+        """Whether its driver service has room for another one now."""
+        on_the_way = (Status.DISPATCHING, Status.SENT)
+        return self.before in on_the_way and self.after not in on_the_way
+
 
 class TransitionRefusedError(RuntimeError):
     """A change is not in the table of transitions, or its row changed under the lock: a bug, nothing was written."""
@@ -223,7 +229,7 @@ class LockedRows:
             )
 
     async def write(self) -> bool:
-        """Write everything back; True when some lane can send now.
+        """Write everything back; True when some lane can send now, or a driver service has room again.
 
         Raises:
             TransitionRefusedError: a row changed under its lock.
@@ -246,6 +252,7 @@ class LockedRows:
             await self._connection.execute(SQL["write_lanes"], {"rows": to_json(lanes)})
         if self._events:
             await self._connection.execute(SQL["write_events"], {"rows": to_json(self._events)})
+        ready = ready or any(change.left_the_road for change in self.changes)
         ends = [_dead_end(command) for command in touched if _reached_dead_end(command)]
         if ends:
             rows = [{"n": n, "at": self.now} | end for n, end in enumerate(ends)]

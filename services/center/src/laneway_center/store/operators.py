@@ -216,6 +216,8 @@ async def lock_commands(connection: AsyncConnection, subjects: Sequence[Subject]
 
     If nothing comes of it, roll back, or leave them there: the archiver's next round moves them again.
     """
+    if subjects:
+        await bring_back(connection, subjects)  # first: it locks the lanes of all of them, in one order
     rows = LockedRows(connection, grace)
     await rows.lock(subjects)
     missing = [subject for subject in subjects if rows.find(subject) is None]

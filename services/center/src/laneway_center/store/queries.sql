@@ -17,7 +17,7 @@ CROSS JOIN LATERAL (SELECT c.tenant_id, c.command_id, c.body_hash FROM point_com
 -- driver say (laneway_center.policies.LEVELS).
 SELECT r.n, clock_timestamp() AS now,
        d.device_id IS NOT NULL AS device_known, d.enabled AS device_enabled, d.device_sn, d.driver, d.profile,
-       d.lane_key, l.lane_id,
+       d.lane_key, l.lane_id, l.placement,
        p.point_id IS NOT NULL AS point_known, p.enabled AS point_enabled, p.name AS point, p.access, p.value_type,
        p.min, p.max, p.step, p.enum, p.retry_safety, p.ack, p.call_timeout_ms, p.purpose,
        ARRAY[p.gate, l.gate, d.gate, v.gate] AS gate,
@@ -55,15 +55,16 @@ CROSS JOIN LATERAL (SELECT l.lane_id FROM lane l
 
 -- name: lock_lanes
 -- The lanes about to be written, in lane_id order: the order of every writer.
-SELECT l.lane_id, l.tenant_id, l.lane_key, l.depth FROM lane l
+SELECT l.lane_id, l.tenant_id, l.lane_key, l.depth, l.placement FROM lane l
 WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) ORDER BY l.lane_id FOR UPDATE;
 
 -- name: live_intents
 -- Open commands of these intents, oldest first. Their lanes are locked: none comes or goes.
 SELECT c.lane_id, c.device_id, c.intent_key, c.tenant_id, c.command_id::text AS command_id, c.status, c.purpose, c.retry
 FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(lane_id bigint, device_id bigint, intent_key text)
-JOIN point_command c ON c.lane_id = r.lane_id AND c.device_id = r.device_id AND c.intent_key = r.intent_key
-WHERE c.intent_key IS NOT NULL AND c.finished_at IS NULL
+CROSS JOIN LATERAL (SELECT * FROM point_command c
+                    WHERE c.lane_id = r.lane_id AND c.device_id = r.device_id AND c.intent_key = r.intent_key
+                      AND c.intent_key IS NOT NULL AND c.finished_at IS NULL OFFSET 0) c
 ORDER BY c.id;
 
 -- name: oldest_safe
@@ -178,21 +179,7 @@ heads AS MATERIALIZED (
   SELECT l.lane_id, l.lane_key, l.token + 1 AS token, h.id, h.status, h.expire_at,
          d.device_sn, d.profile, d.address, p.name AS point, p.value_type, p.min, p.max, p.step, p.enum
   FROM lane l CROSS JOIN clock CROSS JOIN LATERAL (
-    (SELECT c.id, c.status, c.expire_at, c.tenant_id, c.device_id, c.point_id, c.ack_expected
-     FROM point_command c
-     WHERE c.id = l.holder_id AND c.status IN ('PENDING', 'RETRY_WAIT') AND c.expire_at > clock.at
-       AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at))
-    UNION ALL
-    (SELECT f.id, f.status, f.expire_at, f.tenant_id, f.device_id, f.point_id, f.ack_expected
-     FROM (SELECT level FROM generate_series(0, l.last_priority) AS level LIMIT 10) s CROSS JOIN LATERAL (
-       SELECT c.id, c.status, c.expire_at, c.tenant_id, c.device_id, c.point_id, c.ack_expected, c.priority, c.seq,
-              c.update_time
-       FROM point_command c
-       WHERE c.lane_id = l.lane_id AND c.priority = s.level AND c.status IN ('PENDING', 'RETRY_WAIT')
-         AND c.expire_at > clock.at AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at)
-       ORDER BY c.seq LIMIT 1) f
-     WHERE l.holder_id IS NULL
-     ORDER BY GREATEST(0, f.priority - floor(EXTRACT(epoch FROM clock.at - f.update_time) / :ageing_s)), f.seq LIMIT 1)
+    {head}
   ) h
   -- each looked up by its key, whatever the planner believes of tables it has no statistics of yet
   CROSS JOIN LATERAL (SELECT * FROM device d WHERE d.tenant_id = h.tenant_id AND d.device_id = h.device_id OFFSET 0) d
@@ -235,26 +222,46 @@ SELECT c.id, c.lane_id, c.command_id::text AS command_id, c.attempt, c.tenant_id
 FROM claimed c;
 
 -- name: settle_headless_lanes
--- Locked lanes of which nothing was sent: recount them, let them follow their head's device to its driver, and look
--- again soon, or when their head may be visible.
-UPDATE lane l SET
-  depth = w.depth,
-  state = CASE WHEN w.depth = 0 AND l.holder_id IS NULL THEN 'idle' ELSE 'ready' END,
-  driver = COALESCE(w.driver, l.driver),
-  ready_at = CASE WHEN w.driver <> l.driver THEN clock_timestamp()
-                  ELSE GREATEST(COALESCE(w.visible_at, l.ready_at), clock_timestamp() + interval '500 ms') END
+-- Locked lanes of which nothing was sent: idle if nothing waits; else they follow their head's device to its driver,
+-- and are looked at again soon, or when their next one may be visible. The head is the one that a claim takes.
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at)
+UPDATE lane x SET
+  depth = CASE WHEN w.waits THEN x.depth ELSE 0 END,
+  state = CASE WHEN NOT w.waits AND x.holder_id IS NULL THEN 'idle' ELSE 'ready' END,
+  driver = COALESCE(w.driver, x.driver),
+  ready_at = CASE WHEN w.driver <> x.driver AND w.visible_at <= w.now THEN w.now
+                  ELSE GREATEST(w.visible_at, w.now + interval '500 ms') END
 FROM (
-  SELECT x.lane_id, count(c.id)::int AS depth,
-         min(COALESCE(c.next_visible_at, c.create_time))
-           FILTER (WHERE x.holder_id IS NULL OR c.id = x.holder_id) AS visible_at,
-         (array_agg(d.driver ORDER BY (c.id = x.holder_id) DESC NULLS LAST, c.priority, c.seq))[1] AS driver
-  FROM lane x
-  LEFT JOIN point_command c ON c.lane_id = x.lane_id AND c.status IN ('PENDING', 'RETRY_WAIT')
-  LEFT JOIN device d ON d.tenant_id = c.tenant_id AND d.device_id = c.device_id
-  WHERE x.lane_id = ANY(CAST(:lanes AS bigint[]))
-  GROUP BY x.lane_id
+  SELECT l.lane_id, clock.at AS now, f.visible_at, d.driver,
+         EXISTS (SELECT FROM point_command c
+                 WHERE c.lane_id = l.lane_id AND c.status IN ('PENDING', 'RETRY_WAIT')) AS waits
+  FROM lane l CROSS JOIN clock
+  LEFT JOIN LATERAL (
+    SELECT h.tenant_id, h.device_id, clock.at AS visible_at FROM (
+      {head}
+    ) h
+    UNION ALL
+    (SELECT c.tenant_id, c.device_id, c.next_visible_at FROM point_command c
+     WHERE c.lane_id = l.lane_id AND c.status = 'RETRY_WAIT' AND c.expire_at > clock.at
+       AND c.next_visible_at > clock.at AND (l.holder_id IS NULL OR c.id = l.holder_id)
+     ORDER BY c.next_visible_at LIMIT 1)
+    ORDER BY visible_at LIMIT 1
+  ) f ON true
+  LEFT JOIN LATERAL (SELECT d.driver FROM device d
+                     WHERE d.tenant_id = f.tenant_id AND d.device_id = f.device_id OFFSET 0) d ON true
+  WHERE l.lane_id = ANY(CAST(:lanes AS bigint[]))
 ) w
-WHERE l.lane_id = w.lane_id;
+WHERE x.lane_id = w.lane_id;
+
+-- name: stray_lanes
+-- Lanes that could send, at drivers without a live instance: their next one may be at another driver.
+SELECT l.lane_id FROM driver v CROSS JOIN LATERAL (
+  SELECT l.lane_id FROM lane l
+  WHERE l.driver = v.name AND l.state = 'ready' AND l.ready_at <= (SELECT clock_timestamp())
+    AND l.operator_hold IS NULL AND l.review_holds = 0
+  ORDER BY l.ready_at LIMIT 100) l
+WHERE NOT EXISTS (SELECT FROM driver_instance i
+                  WHERE i.service = v.name AND i.kind = 'driver' AND i.state = 'online');
 
 -- name: confirm_sent
 -- The broker confirmed these attempts. Guarded: a fast result often comes first.

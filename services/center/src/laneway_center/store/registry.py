@@ -80,6 +80,12 @@ async def _place(
     names = [row["name"] for row in drivers]
     found = await connection.execute(SQL["misplaced_devices"], {"rows": to_json(keys), "drivers": names})
     misplaced = list(found.mappings())
+    if misplaced:  # asked again under the locks of the lanes that are left, which all who store in them hold
+        left = to_json([{"tenant_id": row["tenant_id"], "was": row["was"]} for row in misplaced])
+        lanes = sorted((await connection.execute(SQL["lock_left_lanes"], {"rows": left})).scalars())
+        found = await connection.execute(SQL["misplaced_devices"], {"rows": to_json(keys), "drivers": names})
+        misplaced = list(found.mappings())
+        await connection.execute(SQL["note_left_lanes"], {"lanes": lanes})
     for row in misplaced:
         if row["lane_key"] is None:
             missing = {"group": "laneGroup", "topic": "a topic in its address"}.get(row["lane_by"], "laneKey")
@@ -98,6 +104,9 @@ async def _place(
 
 
 async def _put_lane_policies(connection: AsyncConnection, lanes: Sequence[dict[str, Any]]) -> None:
+    named = {"rows": to_json([{"tenant_id": lane["tenant_id"], "lane_key": lane["lane_key"]} for lane in lanes])}
+    known_lanes = (await connection.execute(SQL["lanes_by_key"], named)).scalars()
+    await connection.execute(SQL["lock_lanes"], {"lanes": sorted(known_lanes)})
     put = await connection.execute(SQL["put_lane_policies"], {"rows": to_json(lanes)})
     known = {(row.tenant_id, row.lane_key) for row in put}
     unknown = [lane["lane_key"] for lane in lanes if (lane["tenant_id"], lane["lane_key"]) not in known]

@@ -67,7 +67,7 @@ async def _replay(
             if end is None or end["command_pk"] is None:
                 detail = f"dead letter {end_id} is a message without a command; it can only be discarded"
                 raise _conflict("MESSAGE_NOT_REPLAYABLE", detail)
-            if command is None:
+            if command is None or command.row["id"] != end["command_pk"]:  # its id may have been used again since
                 raise _conflict("NOT_REPLAYABLE", "its command is not kept any more; submit a new one")
             again.add(command)
             taken[end_id] = command.row["id"]

@@ -14,13 +14,35 @@ def _columns(table: Table) -> str:
     return ", ".join(column.name for column in table.columns)
 
 
-_LISTS = {"{command_columns}": _columns(point_command), "{event_columns}": _columns(point_command_event)}
-"""What a statement may say instead of naming each column of a table, so that none is forgotten."""
+# Of a lane l, with clock and :ageing_s: the waiting command whose turn it is, if there is one that may go now.
+_HEAD = """
+(SELECT c.id, c.status, c.expire_at, c.tenant_id, c.device_id, c.point_id, c.ack_expected
+ FROM point_command c
+ WHERE c.id = l.holder_id AND c.status IN ('PENDING', 'RETRY_WAIT') AND c.expire_at > clock.at
+   AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at))
+UNION ALL
+(SELECT f.id, f.status, f.expire_at, f.tenant_id, f.device_id, f.point_id, f.ack_expected
+ FROM (SELECT level FROM generate_series(0, l.last_priority) AS level LIMIT 10) s CROSS JOIN LATERAL (
+   SELECT c.id, c.status, c.expire_at, c.tenant_id, c.device_id, c.point_id, c.ack_expected, c.priority, c.seq,
+          c.update_time
+   FROM point_command c
+   WHERE c.lane_id = l.lane_id AND c.priority = s.level AND c.status IN ('PENDING', 'RETRY_WAIT')
+     AND c.expire_at > clock.at AND (c.next_visible_at IS NULL OR c.next_visible_at <= clock.at)
+   ORDER BY c.seq LIMIT 1) f
+ WHERE l.holder_id IS NULL
+ ORDER BY GREATEST(0, f.priority - floor(EXTRACT(epoch FROM clock.at - f.update_time) / :ageing_s)), f.seq LIMIT 1)
+"""
+_PARTS = {
+    "{command_columns}": _columns(point_command),
+    "{event_columns}": _columns(point_command_event),
+    "{head}": _HEAD,
+}
+"""What a statement may say instead of naming each column of a table, or a rule, so that it stands once."""
 
 
 def _load(source: str) -> dict[str, TextClause]:
-    for name, columns in _LISTS.items():
-        source = source.replace(name, columns)
+    for name, part in _PARTS.items():
+        source = source.replace(name, part)
     parts = _NAME.split(source)
     pairs = zip(parts[1::2], parts[2::2], strict=True)
     return {name: text(_without_comments(body).rstrip().rstrip(";")) for name, body in pairs}

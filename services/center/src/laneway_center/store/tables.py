@@ -187,6 +187,7 @@ lane = Table(
     Column("ready_at", INSTANT, nullable=False),
     Column("next_seq", BigInteger, nullable=False, server_default=text("0")),
     Column("depth", Integer, nullable=False, server_default=text("0")),  # PENDING and RETRY_WAIT
+    Column("placement", Integer, nullable=False, server_default=text("0")),  # counts devices that left it
     Column("last_priority", SmallInteger, nullable=False, server_default=text("0")),  # no waiting one is beyond it
     Column("token", BigInteger, nullable=False, server_default=text("0")),
     Column("holder_id", BigInteger),  # the command that holds the lane, also through a strict RETRY_WAIT
@@ -199,7 +200,12 @@ lane = Table(
     _one_of("state", "idle", "ready", "busy"),
     CheckConstraint("depth >= 0", name="depth_not_negative"),
     CheckConstraint("review_holds >= 0", name="review_holds_not_negative"),
-    Index("ix_lane_ready", "driver", "ready_at", postgresql_where=text("state = 'ready'")),
+    Index(
+        "ix_lane_ready",
+        "driver",
+        "ready_at",
+        postgresql_where=text("state = 'ready' AND operator_hold IS NULL AND review_holds = 0"),
+    ),
 )
 
 point_command = Table(

@@ -57,6 +57,14 @@ def upgrade() -> None:
     op.add_column("lane", sa.Column("last_priority", sa.SmallInteger(), server_default=sa.text("0"), nullable=False))
     op.execute("UPDATE lane SET last_priority = 9")
     op.add_column("lane", sa.Column("operator_hold_at", sa.DateTime(timezone=True)))
+    op.add_column("lane", sa.Column("placement", sa.Integer(), server_default=sa.text("0"), nullable=False))
+    op.drop_index("ix_lane_ready", "lane")
+    op.create_index(
+        "ix_lane_ready",
+        "lane",
+        ["driver", "ready_at"],
+        postgresql_where=sa.text("state = 'ready' AND operator_hold IS NULL AND review_holds = 0"),
+    )
 
     op.add_column("point_command", sa.Column("purpose", sa.Text()))
     op.add_column("point_command", sa.Column("review_policy", sa.Text(), server_default="release", nullable=False))
@@ -114,6 +122,9 @@ def downgrade() -> None:
     op.drop_index("ix_point_command_intent", "point_command")
     op.drop_column("point_command", "review_policy")
     op.drop_column("point_command", "purpose")
+    op.drop_index("ix_lane_ready", "lane")
+    op.create_index("ix_lane_ready", "lane", ["driver", "ready_at"], postgresql_where=sa.text("state = 'ready'"))
+    op.drop_column("lane", "placement")
     op.drop_column("lane", "operator_hold_at")
     op.drop_column("lane", "last_priority")
     op.drop_column("point", "purpose")
