@@ -45,8 +45,8 @@ def test_up_twice_then_down_twice(checkout: Path) -> None:
     assert (first.returncode, first.stderr) == (0, "")
     environment = checkout / ".local" / "stack.env"
     lines = environment.read_text().splitlines()
-    assert all(re.fullmatch(r"LANEWAY_(AMQP|DATABASE|MQTT)_URL=\S+", line) for line in lines)
-    assert len(lines) == 3
+    assert all(re.fullmatch(r"LANEWAY_(AMQP|DATABASE|MQTT|RABBITMQ_MANAGEMENT)_URL=\S+", line) for line in lines)
+    assert len(lines) == 4
     assert environment.stat().st_mode & 0o077 == 0
     pids = {name: record.who for name, record in Stack(checkout / ".local").state.read().children.items()}
 
