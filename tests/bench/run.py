@@ -151,7 +151,8 @@ def printed(results: dict[str, Any]) -> str:
         lines.append(f"{f'one command, {where}':24}ms {shown}")
     for driver, spread in results.get("silence", {}).items():
         lines.append(
-            f"{f'a silent device, {driver}':24}others' p50 {spread['p50_ratio']:.2f}x, p99 {spread['p99_ratio']:.2f}x"
+            f"{f'a silent device, {driver}':24}others' p50 {spread['p50_ratio']:.2f}x, p99 {spread['p99_ratio']:.2f}x; "
+            f"quietest rounds {spread['p50_ratio_quietest']:.2f}x, {spread['p99_ratio_quietest']:.2f}x"
         )
     if "claims" in results:
         took = results["claims"]
