@@ -61,6 +61,18 @@ def test_a_write_and_a_read_are_submitted(laneway: "Run", center: "StandIn") -> 
     assert (center.bodies[1]["type"], "value" in center.bodies[1]) == ("READ", False)
 
 
+@pytest.mark.parametrize("watch", [(), ("--watch",)])
+def test_a_duplicate_of_an_intent_is_told_by_the_id_of_the_one_that_waits(
+    watch: tuple[str, ...], laneway: "Run", center: "StandIn"
+) -> None:
+    center.answers["POST /commands"] = command("PENDING")
+    center.answers[f"GET /commands/{ID}/stream"] = sent((0, "end", command()))
+    ended = laneway("command", "submit", "--device", "1", "--point", "2", "--merge", "reject_duplicate", *watch)
+    assert ended.code == 0
+    assert ended.out.startswith(f"{ID} is PENDING")
+    assert ended.errors == f"nothing new was stored: this one waits ({ID}, of the same intent)\n"
+
+
 def test_it_is_watched_over_losses_until_it_is_final(laneway: "Run", center: "StandIn") -> None:
     answers: Iterator[httpx.Response | Exception] = iter(
         [

@@ -22,7 +22,19 @@ from laneway_center.cli.options import (
     ToOption,
     UrlOption,
 )
-from laneway_center.cli.output import Column, Output, age, clock, gathered, progress, say, show, show_facts, show_table
+from laneway_center.cli.output import (
+    Column,
+    Output,
+    age,
+    clock,
+    gathered,
+    note,
+    progress,
+    say,
+    show,
+    show_facts,
+    show_table,
+)
 from laneway_shared.lifecycle import Status
 
 app = group("Submit, show, follow, list and cancel commands.")
@@ -113,14 +125,17 @@ def submit(
         except CenterAwayError as error:
             again = f"if it was stored nobody knows; safe to repeat with --id {named}"
             raise CenterAwayError(f"{error.message} ({again})") from None
+        found = stored["commandId"]  # of the same intent, perhaps: then nothing was stored under our id
+        if found != named.lower():
+            note(f"nothing new was stored: this one waits ({found}, of the same intent)")
         if watch:
             if output is Output.TABLE:
-                say(f"{named} is {stored['status']}")
-            raise typer.Exit(follow(center, named, output))
+                say(f"{found} is {stored['status']}")
+            raise typer.Exit(follow(center, found, output))
     if output is Output.JSON:
         show(stored)
     else:
-        say(f"{named} is {stored['status']}, place {stored['seq']} in lane {stored['laneKey']}")
+        say(f"{found} is {stored['status']}, place {stored['seq']} in lane {stored['laneKey']}")
 
 
 @app.command()
