@@ -139,7 +139,7 @@ def test_a_center_that_does_not_answer_in_time_is_away(laneway: "Run", center: "
         (("dead", "list", "--reason", "boredom"), "boredom"),
         (("review", "resolve", ID, *WHO), "what was it?"),
         (("review", "resolve", ID, "--as", "MAYBE", *WHO), "MAYBE"),
-        (("registry", "import", "/nowhere.yaml"), "does not exist"),
+        (("registry", "import", "/nowhere.yaml"), "/nowhere.yaml: No such file"),
         (("registry", "diff", __file__), "neither YAML nor JSON"),
         (("audit", "--limit", "0"), "--limit"),
         (("topology", "export", "--to-file", "/nowhere/file"), "/nowhere/file: No such file"),

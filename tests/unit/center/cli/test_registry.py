@@ -1,4 +1,6 @@
+import io
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +68,23 @@ def test_import_sends_what_the_file_is(text: str, form: str, file: Path, laneway
     assert (ended.code, ended.out) == (0, "Stored: 0 drivers, 0 devices, 0 points.\n")
     assert center.asked[0].headers["content-type"] == f"application/{form}"
     assert center.asked[0].content == text.encode()
+
+
+def test_a_dash_is_standard_input(
+    file: Path, laneway: "Run", center: "StandIn", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    center.answers["POST /registry/import"] = {"drivers": 0, "devices": 0, "points": 0}
+    given("drivers: []")
+    assert laneway("registry", "import", "-").code == 0
+    assert center.asked[0].content == b"drivers: []"
+    given(json.dumps(HELD))
+    assert (laneway("registry", "diff", "-")).out == "Nothing differs.\n"
+    given("devices: 7")
+    assert laneway("registry", "diff", "-").reason.startswith("laneway: USAGE: standard input: devices: ")
+    assert not file.exists()
 
 
 def test_export_is_written_as_it_comes(file: Path, laneway: "Run", center: "StandIn") -> None:
