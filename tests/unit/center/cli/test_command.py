@@ -1,4 +1,5 @@
 import json
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,28 @@ def test_watch_gives_up_on_a_center_that_stays_away(laneway: "Run", center: "Sta
     center.answers[f"GET /commands/{ID}/stream"] = problem(404, "COMMAND_UNKNOWN", f"no command {ID} is known")
     assert (ended := laneway("command", "watch", ID)).code == 1
     assert ended.reason == f"laneway: COMMAND_UNKNOWN: no command {ID} is known"
+
+
+def test_watch_is_patient_with_a_center_that_was_there(
+    laneway: "Run", center: "StandIn", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    answers: Iterator[httpx.Response | None] = iter([sent((1, "line", line("STORED", None, "PENDING"))), *[None] * 99])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if (given := next(answers)) is None:
+            raise httpx.ConnectError("gone", request=request)
+        return given
+
+    center.answers[f"GET /commands/{ID}/stream"] = answer
+    ended = laneway("command", "watch", ID)
+    assert ended.code == 3
+    tries, last = ended.errors.splitlines()
+    assert "trying for 90 s to follow the command again" in tries
+    assert last.startswith("laneway: CENTER_AWAY: ")
+    assert f"the command itself goes on; to follow it again: laneway command watch {ID}" in last
+    assert len(center.asked) == 1 + 10
 
 
 def test_events_are_read_as_they_are_sent() -> None:
