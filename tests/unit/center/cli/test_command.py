@@ -187,9 +187,13 @@ def test_the_list_fits_and_goes_over_pages(laneway: "Run", center: "StandIn") ->
     chosen = ("command", "list", "--status", "FAILED", "--status", "TIMEOUT", "--limit", "600")
     ended = laneway(*chosen, COLUMNS="80")
     assert ended.code == 0
-    assert len(ended.out.splitlines()) == 601
-    assert max(map(len, ended.out.splitlines())) <= 80
-    assert all(ID in each for each in ended.out.splitlines()[1:])
+    lines = ended.out.splitlines()
+    assert len(lines) == 2 * 601, "there is no room for all of it in one line"
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines[0:2]).split() == ["command", "status", "device", "point", "type", "age", "error"]
+    for first, second in zip(lines[2::2], lines[3::2], strict=True):
+        assert [*first.split()[:4]] == [ID, "MANUAL_REVIEW", str(10**9), "2048"]
+        assert second.startswith("    ")
     piped = laneway(*chosen, COLUMNS="")
     assert all(each.endswith("NO_ANSWER_AT_ALL_EVER") for each in piped.out.splitlines()[1:])
     assert len(json.loads(laneway(*chosen, "--output", "json").out)["commands"]) == 600

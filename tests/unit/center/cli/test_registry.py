@@ -116,7 +116,10 @@ def test_drivers_are_listed_with_every_instance(columns: str, laneway: "Run", ce
     }  # fmt: skip
     ended = laneway("driver", "list", COLUMNS=columns)
     assert ended.code == 0
-    rows = [line.split() for line in ended.out.splitlines()[1:]]
+    lines = ended.out.splitlines()
+    assert " ".join(lines[0:2]).split()[:4] == ["service", "kind", "instance", "state"]
+    assert "seen" in " ".join(lines[0:2])
+    rows = [line.split() for line in lines if not line.startswith(("service", "    "))]
     assert rows[0][:5] == ["mqtt", "ack-listener", "ears-1", "offline", "0.1.0"]
     assert rows[1][:7] == ["mqtt", "driver", "mqtt-1", "online", "0.1.0", "7/100", "-1250ms"]
     assert rows[2][:5] == ["old", "driver", "old-1", "online", "unregistered"]

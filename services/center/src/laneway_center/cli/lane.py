@@ -35,13 +35,13 @@ from laneway_center.cli.output import (
 
 app = group("Look at lanes: explain, hold, release, skip.")
 COLUMNS = (
-    Column("lane", "laneKey", cut=True, least=16),
+    Column("lane", "laneKey"),
     Column("driver", "driver", cut=True, least=7),
     Column("state", "state"),
     Column("depth", "depth", right=True),
     Column("blocked", "blocked", right=True),
     Column("held by", "held", cut=True, least=12),
-    Column("in flight", "inFlight", cut=True, least=12),
+    Column("in flight", "inFlight"),
 )
 KeyArgument = Annotated[str, typer.Argument(metavar="LANE", help="Its key, such as device:1024.", show_default=False)]
 
