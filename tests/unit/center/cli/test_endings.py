@@ -21,6 +21,8 @@ from laneway_shared.settings import ServiceSettings
 from support.command_line import laneway as in_a_process
 from support.source_tree import CHECKOUT
 
+from .conftest import problem
+
 if TYPE_CHECKING:
     from .conftest import Run, StandIn
 
@@ -68,7 +70,7 @@ def test_what_the_center_refuses_is_exit_code_1_with_its_code(
     arguments: tuple[str, ...], laneway: "Run", center: "StandIn"
 ) -> None:
     assert (ended := laneway(*arguments)).code == 1
-    assert "laneway: NOT_FOUND: Not Found\n" in ended.errors
+    assert "laneway: THING_UNKNOWN: no such thing is known\n" in ended.errors
     assert all(request.headers["X-Tenant-Id"] == "1" for request in center.asked)
 
 
@@ -90,9 +92,11 @@ def test_what_is_no_center_is_exit_code_3(
         (httpx.Response(503, text="no"), "no center answers behind"),
         (httpx.Response(200, content=b"[", headers={"content-type": "application/json"}), "is no center"),
         (
-            httpx.Response(503, json={"code": "DATABASE_AWAY", "detail": "PostgreSQL is away"}),
-            "says: PostgreSQL is away",
+            problem(404, "NOT_FOUND", "Not Found"),
+            "is no center of Laneway (HTTP 404, application/problem+json for /lanes)",
         ),
+        (httpx.Response(400, json={"code": "SOME", "detail": "of another"}), "is no center of Laneway (HTTP 400"),
+        (httpx.Response(422, json={"detail": []}), "is no center of Laneway (HTTP 422"),
     ],
 )
 def test_who_answers_instead_of_the_center_is_exit_code_3(
@@ -102,6 +106,20 @@ def test_who_answers_instead_of_the_center_is_exit_code_3(
     ended = laneway("lane", "list")
     assert ended.code == 3
     assert says in ended.reason
+
+
+def test_a_center_without_its_database_is_not_called_away(laneway: "Run", center: "StandIn") -> None:
+    detail = "PostgreSQL is away; repeat with the same commandId"
+    center.answers["GET /lanes"] = problem(503, "DATABASE_AWAY", detail)
+    ended = laneway("lane", "list", LANEWAY_URL="http://center.test")
+    assert ended.code == 3
+    assert (
+        ended.reason == "laneway: DATABASE_AWAY: the center at http://center.test doesn't reach its PostgreSQL in time"
+    )
+    center.answers["POST /commands"] = problem(503, "DATABASE_AWAY", detail)
+    ended = laneway("command", "submit", "--device", "1", "--point", "2", "--id", ID)
+    assert (ended.code, ended.reason.split()[1]) == (3, "DATABASE_AWAY:")
+    assert f"safe to repeat with --id {ID}" in ended.reason
 
 
 def test_a_center_that_does_not_answer_in_time_is_away(laneway: "Run", center: "StandIn") -> None:

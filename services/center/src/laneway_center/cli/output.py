@@ -130,7 +130,9 @@ def _fit(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> None:
             broken = [_broken(row[column.key], width, column, screen) for column, width in deck.widths]
             for line in zip_longest(*broken, fillvalue=""):
                 padded = (_padded(part, width, column) for part, (column, width) in zip(line, deck.widths, strict=True))
-                say((deck.indent + GAP.join(padded)).rstrip())
+                said = GAP.join(padded).rstrip()
+                if said or not deck.indent:
+                    say(deck.indent + said)
 
 
 @dataclass(frozen=True)
