@@ -136,7 +136,10 @@ def test_a_center_that_does_not_answer_in_time_is_away(laneway: "Run", center: "
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("lane", "list", "--url", "center:8080"), "doesn't begin with http://"),
+        (
+            ("lane", "list", "--url", "center:8080"),
+            "(env var: LANEWAY_URL, LANEWAY_API_URL): doesn't begin with http://",
+        ),
         (("lane", "list", "--url", "http://["), "USAGE"),
         (("lane", "list", "--tenant", "0"), "--tenant"),
         (("lane", "explain"), "Missing argument 'LANE'"),
@@ -180,6 +183,20 @@ def test_without_arguments_a_group_shows_its_help(name: str, laneway: "Run") -> 
     assert (ended.code, ended.out) == (2, "")
     assert ended.errors.startswith("Usage: laneway")
     assert max(map(len, ended.errors.splitlines())) <= 80
+
+
+def test_the_version_is_said(laneway: "Run") -> None:
+    assert laneway("--version").out == f"laneway {laneway_center.__version__}\n"
+
+
+@pytest.mark.parametrize(("before", "says"), [(1, "past a review, which stays open"), (0, "past its head: ")])
+def test_skipping_says_what_becomes_of_a_review(before: int, says: str, laneway: "Run", center: "StandIn") -> None:
+    lane = {"laneKey": "device:1", "state": "READY", "depth": 3, "reviewHolds": 0}
+    center.answers["GET /lanes/device:1"] = lane | {"reviewHolds": before}
+    center.answers["POST /lanes/device:1/skip"] = lane
+    ended = laneway("lane", "skip", "device:1", *WHO)
+    assert ended.code == 0
+    assert says in ended.out
 
 
 async def test_help_imports_no_group_and_none_of_what_they_need() -> None:
