@@ -54,6 +54,11 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
+def is_for_eyes() -> bool:
+    """Whether a width is to be kept: on a terminal, or where COLUMNS says one."""
+    return sys.stdout.isatty() or bool(os.environ.get("COLUMNS"))
+
+
 def say(text: str) -> None:
     """A line of result."""
     sys.stdout.write(f"{text}\n")
@@ -61,7 +66,7 @@ def say(text: str) -> None:
 
 def say_sentence(text: str) -> None:
     """A sentence of result, folded between words on a terminal."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+    if is_for_eyes():
         text = textwrap.fill(text, console().width, break_long_words=False, break_on_hyphens=False)
     say(text)
 
@@ -83,7 +88,7 @@ def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> 
     """
     cells = [{column.key: cell(row.get(column.key)) for column in columns} for row in rows]
     filled = [column for column in columns if not cells or any(row[column.key] for row in cells)]
-    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+    if is_for_eyes():
         _fit(filled, cells)
     else:
         sys.stdout.writelines(f"{line}\n" for line in _lines(filled, cells))
@@ -204,7 +209,7 @@ def show_facts(facts: Mapping[str, Any]) -> None:
     """One thing for a reader: a name and what stands there, line by line; what is missing is left out."""
     told = {name: cell(value) for name, value in facts.items() if cell(value)}
     width = max(map(len, told), default=0)
-    if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
+    if not is_for_eyes():
         for name, value in told.items():
             say(f"{name.ljust(width)}{GAP}{value}")
         return
