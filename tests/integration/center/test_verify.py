@@ -29,7 +29,7 @@ from laneway_center.store.operators import Again, resolve, send_again
 from laneway_center.store.withdrawals import cancel
 from laneway_center.verify.findings import Terms
 from laneway_center.verify.journals import from_file
-from laneway_center.verify.rules import check
+from laneway_center.verify.rules import RULES, check
 from laneway_center.verify.snapshot import load
 from laneway_local.services import Service, script
 from laneway_local.stack import Stack
@@ -170,7 +170,7 @@ async def test_what_the_store_makes_is_sound(plant: Plant) -> None:
 async def test_the_table_fits_a_terminal_of_80_columns(plant: Plant) -> None:
     await plant.live()
     await run(plant.engine, TAMPERED["lane_books"])
-    code, said, _ = await plant.verify()
+    code, said, _ = await plant.verify(COLUMNS="80")
     assert (code, said.split()[-2:]) == (1, ["1", "finding."])
     assert max(map(len, said.splitlines())) <= 80
     assert "\x1b" not in said
@@ -303,9 +303,11 @@ async def test_what_devices_did_is_held_against_the_tables(plant: Plant) -> None
 
 async def test_without_a_journal_the_tables_alone_are_judged(plant: Plant) -> None:
     await plant.live()
-    code, said, _ = await laneway("verify", LANEWAY_DATABASE_URL=plant.url)
+    code, said, _ = await laneway("verify", LANEWAY_DATABASE_URL=plant.url, COLUMNS="")
     assert code == 0
     assert said.count("no journal") == 7
+    assert all(line == line.rstrip() for line in said.splitlines())
+    assert len(said.splitlines()) == 4 + 1 + len(RULES) + 2, "in a pipe nothing is folded"
 
 
 # ------------------------------------------------------------------------------- a real simulator

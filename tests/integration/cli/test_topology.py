@@ -59,8 +59,12 @@ async def test_applied_is_verified_and_each_difference_is_named(
     assert empty.code == 1
     assert {kind for kind, _ in differences(empty)} == {"missing queue", "missing exchange"}
     applied = await laneway("topology", "apply", "--service", "mqtt", **names)
-    assert (applied.code, applied.out) == (0, "There: 4 exchanges, 4 queues with a binding each.\n")
-    assert (await laneway("topology", "apply", "--service", "mqtt", **names)).code == 0
+    assert (applied.code, applied.out.splitlines()[0]) == (0, "There: 4 exchanges, 4 queues with a binding each.")
+    assert f"Created: {prefix}.e." in applied.out
+    again = await laneway("topology", "apply", "--service", "mqtt", **names)
+    assert (again.code, again.out.splitlines()[1]) == (0, "No exchange and no queue was missing.")
+    assert "--service" not in again.out
+    assert "were not looked at: name the services with --service" in (await laneway("topology", "apply", **names)).out
     sound = await laneway("topology", "verify", **names)
     assert (sound.code, sound.errors) == (0, "")
     assert sound.out == "As it should be: 4 exchanges, 4 queues. Driver services: mqtt.\n"
@@ -102,10 +106,13 @@ async def test_without_the_management_api_it_says_what_it_could_not_check(
     assert (await laneway("topology", "apply", "--service", "mqtt", **names)).code == 0
     ended = await laneway("topology", "verify", "--service", "mqtt", **names)
     assert ended.code == 1
-    assert ended.out == "As it should be: 4 exchanges, 4 queues. Driver services: mqtt.\n"
+    assert ended.out.startswith(
+        "As it should be: 4 exchanges, 4 queues. Driver services: mqtt. Not looked at: bindings; "
+    )
     assert ended.reason.startswith("laneway: PARTIAL: not checked: bindings; ")
     content = await laneway("topology", "verify", "--partial", **names)
     assert (content.code, content.errors) == (0, "")
+    assert "queues. Not looked at: queues of driver services; bindings; " in content.out
     broker.delete(f"queues/%2F/{prefix}.q.driver_state")
     broker.put(f"queues/%2F/{prefix}.q.driver_state", durable=True)
     broker.delete(f"exchanges/%2F/{prefix}.e.point_command")
@@ -116,6 +123,14 @@ async def test_without_the_management_api_it_says_what_it_could_not_check(
         ("missing exchange", f"{prefix}.e.point_command"),
     }
     assert "x-message-ttl" in named.out
+
+
+async def test_an_amqp_url_of_another_broker_is_found_out(names: dict[str, str], broker: Broker) -> None:
+    assert (await laneway("topology", "apply", **names)).code == 0
+    nobody = names | {AMQP_URL: f"amqp://guest:guest@127.0.0.1:{free_port()}/"}
+    away = await laneway("topology", "verify", **nobody)
+    assert (away.code, away.reason.split()[1]) == (3, "BROKER_AWAY:")
+    broker.wipe()
 
 
 async def test_rabbitmq_imports_what_is_exported(

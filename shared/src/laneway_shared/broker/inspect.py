@@ -14,10 +14,13 @@ from laneway_shared.topology import Exchange, Queue
 MISSING = "is missing"
 
 
-async def inspect(url: str, exchanges: Sequence[Exchange], queues: Sequence[Queue]) -> dict[str, str]:
+async def inspect(
+    url: str, exchanges: Sequence[Exchange], queues: Sequence[Queue], *, names_only: bool = False
+) -> dict[str, str]:
     """What is wrong, by the name of the exchange or queue: `MISSING`, or RabbitMQ's words about an argument.
 
-    Bindings, and what exists besides, can't be asked for over AMQP. Nothing is created.
+    `names_only`: only what is missing, for which a user needs no right to configure. Bindings, and what exists
+    besides, can't be asked for over AMQP. Nothing is created.
 
     Raises:
         BrokerAwayError: RabbitMQ can't be reached, or went away meanwhile.
@@ -27,15 +30,15 @@ async def inspect(url: str, exchanges: Sequence[Exchange], queues: Sequence[Queu
         async with await aio_pika.connect(url, timeout=CONNECT_TIMEOUT_S) as connection:
             everything: list[Exchange | Queue] = [*exchanges, *queues]
             for each in everything:
-                if says := await _look(connection, each):
+                if says := await _look(connection, each, names_only=names_only):
                     wrong[each.name] = says
     except CONNECTION_TROUBLE as error:
         raise BrokerAwayError(f"RabbitMQ can't be reached: {type(error).__name__}: {error}") from None
     return wrong
 
 
-async def _look(connection: AbstractConnection, wanted: Exchange | Queue) -> str | None:
-    for passive in (True, False):  # passive first: the other one creates what isn't there
+async def _look(connection: AbstractConnection, wanted: Exchange | Queue, *, names_only: bool) -> str | None:
+    for passive in (True,) if names_only else (True, False):  # passive first: the other one creates what isn't there
         channel = await connection.channel()  # RabbitMQ closes it with its refusal: one for each question
         try:
             if isinstance(wanted, Queue):

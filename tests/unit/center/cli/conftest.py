@@ -14,7 +14,7 @@ from support.command_line import Ended, run_here
 
 @dataclass
 class StandIn:
-    """Answers by method and path; keeps what was asked. What it has no answer to is 404, as an unknown path is."""
+    """Answers by method and path; keeps what was asked. What it has no answer to is 404, as an unknown id is."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[httpx.Request] = field(default_factory=list)
@@ -30,7 +30,7 @@ class StandIn:
         if isinstance(answer, httpx.Response):
             return answer
         if answer is None:
-            return problem(404, "NOT_FOUND", "Not Found")
+            return problem(404, "THING_UNKNOWN", "no such thing is known")
         return httpx.Response(200, json=answer)
 
     @property

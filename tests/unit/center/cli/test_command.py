@@ -1,4 +1,5 @@
 import json
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,18 @@ def test_a_write_and_a_read_are_submitted(laneway: "Run", center: "StandIn") -> 
     assert (center.bodies[1]["type"], "value" in center.bodies[1]) == ("READ", False)
 
 
+@pytest.mark.parametrize("watch", [(), ("--watch",)])
+def test_a_duplicate_of_an_intent_is_told_by_the_id_of_the_one_that_waits(
+    watch: tuple[str, ...], laneway: "Run", center: "StandIn"
+) -> None:
+    center.answers["POST /commands"] = command("PENDING")
+    center.answers[f"GET /commands/{ID}/stream"] = sent((0, "end", command()))
+    ended = laneway("command", "submit", "--device", "1", "--point", "2", "--merge", "reject_duplicate", *watch)
+    assert ended.code == 0
+    assert ended.out.startswith(f"{ID} is PENDING")
+    assert ended.errors == f"nothing new was stored: this one waits ({ID}, of the same intent)\n"
+
+
 def test_it_is_watched_over_losses_until_it_is_final(laneway: "Run", center: "StandIn") -> None:
     answers: Iterator[httpx.Response | Exception] = iter(
         [
@@ -115,6 +128,28 @@ def test_watch_gives_up_on_a_center_that_stays_away(laneway: "Run", center: "Sta
     assert ended.reason == f"laneway: COMMAND_UNKNOWN: no command {ID} is known"
 
 
+def test_watch_is_patient_with_a_center_that_was_there(
+    laneway: "Run", center: "StandIn", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    answers: Iterator[httpx.Response | None] = iter([sent((1, "line", line("STORED", None, "PENDING"))), *[None] * 99])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if (given := next(answers)) is None:
+            raise httpx.ConnectError("gone", request=request)
+        return given
+
+    center.answers[f"GET /commands/{ID}/stream"] = answer
+    ended = laneway("command", "watch", ID)
+    assert ended.code == 3
+    tries, last = ended.errors.splitlines()
+    assert "trying for 90 s to follow the command again" in tries
+    assert last.startswith("laneway: CENTER_AWAY: ")
+    assert f"the command itself goes on; to follow it again: laneway command watch {ID}" in last
+    assert len(center.asked) == 1 + 10
+
+
 def test_events_are_read_as_they_are_sent() -> None:
     def lines() -> Iterator[str]:
         yield from [": heartbeat", "", "id: 7", "event: line", 'data: {"a":', "data: 1}", "", "event: end", "data: {}"]
@@ -152,9 +187,13 @@ def test_the_list_fits_and_goes_over_pages(laneway: "Run", center: "StandIn") ->
     chosen = ("command", "list", "--status", "FAILED", "--status", "TIMEOUT", "--limit", "600")
     ended = laneway(*chosen, COLUMNS="80")
     assert ended.code == 0
-    assert len(ended.out.splitlines()) == 601
-    assert max(map(len, ended.out.splitlines())) <= 80
-    assert all(ID in each for each in ended.out.splitlines()[1:])
+    lines = ended.out.splitlines()
+    assert len(lines) == 2 * 601, "there is no room for all of it in one line"
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines[0:2]).split() == ["command", "status", "device", "point", "type", "age", "error"]
+    for first, second in zip(lines[2::2], lines[3::2], strict=True):
+        assert [*first.split()[:4]] == [ID, "MANUAL_REVIEW", str(10**9), "2048"]
+        assert second.startswith("    ")
     piped = laneway(*chosen, COLUMNS="")
     assert all(each.endswith("NO_ANSWER_AT_ALL_EVER") for each in piped.out.splitlines()[1:])
     assert len(json.loads(laneway(*chosen, "--output", "json").out)["commands"]) == 600

@@ -194,10 +194,10 @@ def test_the_list_counts_groups_and_shows_the_newest(laneway: "Run", center: "St
     out = ended.out.splitlines()
     assert out[0].split() == ["why", "dead", "driver", "error", "count", "first", "last"]
     assert "31 in all, the newest 20:" in out
-    assert out[5].split()[:3] == ["31", out[5].split()[1], "unreadable"]
-    assert len(out) == 25
+    newest = next(line.split() for line in out if "unreadable" in line)
+    assert newest[0] == "31"
     assert max(map(len, out)) <= 80 or not columns
-    assert (f"0190c3e2-7b1c-7000-8000-{30:012}" in ended.out) == (not columns)
+    assert f"0190c3e2-7b1c-7000-8000-{30:012}" in ended.out, "an id is whole, however narrow it is"
     said = json.loads(laneway("dead", "list", "--output", "json", "--limit", "5").out)
     assert (said["total"], len(said["deadLetters"])) == (31, 5)
     assert "deadLetters" not in json.loads(laneway("dead", "list", "--group", "--output", "json").out)

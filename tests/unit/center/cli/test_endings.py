@@ -21,6 +21,8 @@ from laneway_shared.settings import ServiceSettings
 from support.command_line import laneway as in_a_process
 from support.source_tree import CHECKOUT
 
+from .conftest import problem
+
 if TYPE_CHECKING:
     from .conftest import Run, StandIn
 
@@ -68,7 +70,7 @@ def test_what_the_center_refuses_is_exit_code_1_with_its_code(
     arguments: tuple[str, ...], laneway: "Run", center: "StandIn"
 ) -> None:
     assert (ended := laneway(*arguments)).code == 1
-    assert "laneway: NOT_FOUND: Not Found\n" in ended.errors
+    assert "laneway: THING_UNKNOWN: no such thing is known\n" in ended.errors
     assert all(request.headers["X-Tenant-Id"] == "1" for request in center.asked)
 
 
@@ -90,9 +92,11 @@ def test_what_is_no_center_is_exit_code_3(
         (httpx.Response(503, text="no"), "no center answers behind"),
         (httpx.Response(200, content=b"[", headers={"content-type": "application/json"}), "is no center"),
         (
-            httpx.Response(503, json={"code": "DATABASE_AWAY", "detail": "PostgreSQL is away"}),
-            "says: PostgreSQL is away",
+            problem(404, "NOT_FOUND", "Not Found"),
+            "is no center of Laneway (HTTP 404, application/problem+json for /lanes)",
         ),
+        (httpx.Response(400, json={"code": "SOME", "detail": "of another"}), "is no center of Laneway (HTTP 400"),
+        (httpx.Response(422, json={"detail": []}), "is no center of Laneway (HTTP 422"),
     ],
 )
 def test_who_answers_instead_of_the_center_is_exit_code_3(
@@ -102,6 +106,20 @@ def test_who_answers_instead_of_the_center_is_exit_code_3(
     ended = laneway("lane", "list")
     assert ended.code == 3
     assert says in ended.reason
+
+
+def test_a_center_without_its_database_is_not_called_away(laneway: "Run", center: "StandIn") -> None:
+    detail = "PostgreSQL is away; repeat with the same commandId"
+    center.answers["GET /lanes"] = problem(503, "DATABASE_AWAY", detail)
+    ended = laneway("lane", "list", LANEWAY_URL="http://center.test")
+    assert ended.code == 3
+    assert (
+        ended.reason == "laneway: DATABASE_AWAY: the center at http://center.test doesn't reach its PostgreSQL in time"
+    )
+    center.answers["POST /commands"] = problem(503, "DATABASE_AWAY", detail)
+    ended = laneway("command", "submit", "--device", "1", "--point", "2", "--id", ID)
+    assert (ended.code, ended.reason.split()[1]) == (3, "DATABASE_AWAY:")
+    assert f"safe to repeat with --id {ID}" in ended.reason
 
 
 def test_a_center_that_does_not_answer_in_time_is_away(laneway: "Run", center: "StandIn") -> None:
@@ -118,7 +136,10 @@ def test_a_center_that_does_not_answer_in_time_is_away(laneway: "Run", center: "
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("lane", "list", "--url", "center:8080"), "doesn't begin with http://"),
+        (
+            ("lane", "list", "--url", "center:8080"),
+            "(env var: LANEWAY_URL, LANEWAY_API_URL): doesn't begin with http://",
+        ),
         (("lane", "list", "--url", "http://["), "USAGE"),
         (("lane", "list", "--tenant", "0"), "--tenant"),
         (("lane", "explain"), "Missing argument 'LANE'"),
@@ -139,7 +160,7 @@ def test_a_center_that_does_not_answer_in_time_is_away(laneway: "Run", center: "
         (("dead", "list", "--reason", "boredom"), "boredom"),
         (("review", "resolve", ID, *WHO), "what was it?"),
         (("review", "resolve", ID, "--as", "MAYBE", *WHO), "MAYBE"),
-        (("registry", "import", "/nowhere.yaml"), "does not exist"),
+        (("registry", "import", "/nowhere.yaml"), "/nowhere.yaml: No such file"),
         (("registry", "diff", __file__), "neither YAML nor JSON"),
         (("audit", "--limit", "0"), "--limit"),
         (("topology", "export", "--to-file", "/nowhere/file"), "/nowhere/file: No such file"),
@@ -162,6 +183,20 @@ def test_without_arguments_a_group_shows_its_help(name: str, laneway: "Run") -> 
     assert (ended.code, ended.out) == (2, "")
     assert ended.errors.startswith("Usage: laneway")
     assert max(map(len, ended.errors.splitlines())) <= 80
+
+
+def test_the_version_is_said(laneway: "Run") -> None:
+    assert laneway("--version").out == f"laneway {laneway_center.__version__}\n"
+
+
+@pytest.mark.parametrize(("before", "says"), [(1, "past a review, which stays open"), (0, "past its head: ")])
+def test_skipping_says_what_becomes_of_a_review(before: int, says: str, laneway: "Run", center: "StandIn") -> None:
+    lane = {"laneKey": "device:1", "state": "READY", "depth": 3, "reviewHolds": 0}
+    center.answers["GET /lanes/device:1"] = lane | {"reviewHolds": before}
+    center.answers["POST /lanes/device:1/skip"] = lane
+    ended = laneway("lane", "skip", "device:1", *WHO)
+    assert ended.code == 0
+    assert says in ended.out
 
 
 async def test_help_imports_no_group_and_none_of_what_they_need() -> None:

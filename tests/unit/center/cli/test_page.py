@@ -27,7 +27,7 @@ def test_the_page_has_every_command_and_no_other() -> None:
 def test_the_page_knows_only_options_that_exist() -> None:
     options = {word for command in commands().values() for param in command.params for word in param.opts}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGE))
-    assert named <= options | {"--help", "--install-completion"}
+    assert named <= options | {"--help", "--install-completion", "--version"}
 
 
 def test_every_command_has_output_as_json() -> None:

@@ -1,4 +1,6 @@
+import io
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +70,23 @@ def test_import_sends_what_the_file_is(text: str, form: str, file: Path, laneway
     assert center.asked[0].content == text.encode()
 
 
+def test_a_dash_is_standard_input(
+    file: Path, laneway: "Run", center: "StandIn", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    center.answers["POST /registry/import"] = {"drivers": 0, "devices": 0, "points": 0}
+    given("drivers: []")
+    assert laneway("registry", "import", "-").code == 0
+    assert center.asked[0].content == b"drivers: []"
+    given(json.dumps(HELD))
+    assert (laneway("registry", "diff", "-")).out == "Nothing differs.\n"
+    given("devices: 7")
+    assert laneway("registry", "diff", "-").reason.startswith("laneway: USAGE: standard input: devices: ")
+    assert not file.exists()
+
+
 def test_export_is_written_as_it_comes(file: Path, laneway: "Run", center: "StandIn") -> None:
     center.answers["GET /registry/export"] = httpx.Response(
         200, text="drivers: []\n", headers={"content-type": "application/yaml"}
@@ -97,7 +116,10 @@ def test_drivers_are_listed_with_every_instance(columns: str, laneway: "Run", ce
     }  # fmt: skip
     ended = laneway("driver", "list", COLUMNS=columns)
     assert ended.code == 0
-    rows = [line.split() for line in ended.out.splitlines()[1:]]
+    lines = ended.out.splitlines()
+    assert " ".join(lines[0:2]).split()[:4] == ["service", "kind", "instance", "state"]
+    assert "seen" in " ".join(lines[0:2])
+    rows = [line.split() for line in lines if not line.startswith(("service", "    "))]
     assert rows[0][:5] == ["mqtt", "ack-listener", "ears-1", "offline", "0.1.0"]
     assert rows[1][:7] == ["mqtt", "driver", "mqtt-1", "online", "0.1.0", "7/100", "-1250ms"]
     assert rows[2][:5] == ["old", "driver", "old-1", "online", "unregistered"]

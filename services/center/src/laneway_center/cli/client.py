@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import httpx
 import orjson
@@ -13,6 +13,10 @@ from laneway_shared.errors import LanewayError
 TIMEOUTS = httpx.Timeout(30.0, connect=5.0)
 IMPORT_TIMEOUT_S = 120.0
 PAGE = 500
+PROBLEM = "application/problem+json"
+UNKNOWN_PATH_STATUSES = frozenset({httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED})
+UNKNOWN_PATH_CODES = frozenset({"NOT_FOUND", "METHOD_NOT_ALLOWED"})
+"""What Laneway's other services say of paths that only the center has; the center says what it is that it lacks."""
 AWAY_STATUSES = frozenset({httpx.codes.BAD_GATEWAY, httpx.codes.GATEWAY_TIMEOUT})
 
 
@@ -25,6 +29,12 @@ class CenterAwayError(LanewayError):
     """The center can't be reached."""
 
     code = "CENTER_AWAY"
+
+
+class DatabaseAwayError(CenterAwayError):
+    """The center is there, its PostgreSQL isn't."""
+
+    code = "DATABASE_AWAY"
 
 
 class RefusedError(LanewayError):
@@ -152,11 +162,20 @@ def _read(answer: httpx.Response, url: str) -> Any:
         said = None
     if answer.is_success and said is not None:
         return said
-    if isinstance(said, dict) and "code" in said and answer.status_code not in AWAY_STATUSES:
+    if _is_of_laneway(said, media_type) and answer.status_code not in AWAY_STATUSES:
         if said["code"] == "DATABASE_AWAY":
-            raise CenterAwayError(f"the center at {url} says: {said.get('detail')}")
+            raise DatabaseAwayError(f"the center at {url} doesn't reach its PostgreSQL in time")
         raise RefusedError(said)
     if answer.status_code in AWAY_STATUSES or answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
         raise CenterAwayError(f"no center answers behind {url} (HTTP {answer.status_code})")
     what = f"HTTP {answer.status_code}, {media_type or 'no content type'}"
+    if answer.status_code in UNKNOWN_PATH_STATUSES:
+        what += f" for {answer.request.url.path}"
     raise CenterAwayError(f"what answers at {url} is no center of Laneway ({what})")
+
+
+def _is_of_laneway(said: Any, media_type: str) -> TypeGuard[dict[str, Any]]:
+    """Whether it is a problem that the center would have."""
+    return (
+        isinstance(said, dict) and media_type == PROBLEM and "code" in said and said["code"] not in UNKNOWN_PATH_CODES
+    )

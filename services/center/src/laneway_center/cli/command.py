@@ -22,7 +22,19 @@ from laneway_center.cli.options import (
     ToOption,
     UrlOption,
 )
-from laneway_center.cli.output import Column, Output, age, clock, gathered, progress, say, show, show_facts, show_table
+from laneway_center.cli.output import (
+    Column,
+    Output,
+    age,
+    clock,
+    gathered,
+    note,
+    progress,
+    say,
+    show,
+    show_facts,
+    show_table,
+)
 from laneway_shared.lifecycle import Status
 
 app = group("Submit, show, follow, list and cancel commands.")
@@ -112,15 +124,18 @@ def submit(
             stored = center.post("/commands", body)
         except CenterAwayError as error:
             again = f"if it was stored nobody knows; safe to repeat with --id {named}"
-            raise CenterAwayError(f"{error.message} ({again})") from None
+            raise type(error)(f"{error.message} ({again})") from None
+        found = stored["commandId"]  # of the same intent, perhaps: then nothing was stored under our id
+        if found != named.lower():
+            note(f"nothing new was stored: this one waits ({found}, of the same intent)")
         if watch:
             if output is Output.TABLE:
-                say(f"{named} is {stored['status']}")
-            raise typer.Exit(follow(center, named, output))
+                say(f"{found} is {stored['status']}")
+            raise typer.Exit(follow(center, found, output, reached=True))
     if output is Output.JSON:
         show(stored)
     else:
-        say(f"{named} is {stored['status']}, place {stored['seq']} in lane {stored['laneKey']}")
+        say(f"{found} is {stored['status']}, place {stored['seq']} in lane {stored['laneKey']}")
 
 
 @app.command()
@@ -195,7 +210,8 @@ def watch(
 
     Or until it is in review, for a person to decide.
 
-    Exit code 0: SUCCESS; 1: it ended otherwise, or is in review. With --output json one object a line.
+    Exit code 0: SUCCESS; 1: it ended otherwise, or is in review; 3: the center went away and stayed away, which ends
+    nothing but the watching. With --output json one object a line.
     """
     with Center(url, tenant) as center:
         raise typer.Exit(follow(center, command_id, output))

@@ -14,7 +14,8 @@ from laneway_center.cli.output import Output, clock, note, say
 from laneway_shared.lifecycle import Status
 
 QUIET_S = 30.0  # the center sends a comment every 10 s
-TRIES = 5  # in a row that bring nothing
+TRIES = 5  # in a row, before anything has come: perhaps it is the wrong URL
+PATIENCE_S = 90.0  # for a center that was there: a restart takes less
 PAUSE_S = 0.5
 
 
@@ -46,19 +47,19 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
             said_id = value
 
 
-def follow(center: Center, command_id: str, output: Output) -> int:
-    """Print each line of the timeline as it comes; returns the exit code.
+def follow(center: Center, command_id: str, output: Output, *, reached: bool = False) -> int:
+    """Print each line of the timeline as it comes; returns the exit code. `reached`: the center was there just now.
 
     Raises:
-        CenterAwayError: the center is away for good.
+        CenterAwayError: the center is away for good; says how to resume.
         RefusedError: no such command.
     """
     seen: str | None = None
-    tries = TRIES
+    loss = _Loss(command_id, reached=reached)
     while True:
         try:
             for event in _stream(center, command_id, seen):
-                tries = TRIES
+                loss.over()
                 if event.name == "line":
                     seen = event.id or seen
                     _tell(event.data, output)
@@ -66,11 +67,34 @@ def follow(center: Center, command_id: str, output: Output) -> int:
                         return FAILED
                 elif event.name == "end":
                     return _ended(event.data, output)
-        except CenterAwayError:
-            tries -= 1
-            if tries == 0:
-                raise
+        except CenterAwayError as error:
+            loss.again(error)
         time.sleep(PAUSE_S)
+
+
+class _Loss:
+    """How long the center has been away."""
+
+    def __init__(self, command_id: str, *, reached: bool) -> None:
+        self._command_id = command_id
+        self.over(reached=reached)
+
+    def over(self, *, reached: bool = True) -> None:
+        """It is there."""
+        self._reached = reached
+        self._since: float | None = None
+        self._tries = 0
+
+    def again(self, error: CenterAwayError) -> None:
+        """It is away; raises when that has been so for long enough."""
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        self._tries += 1
+        if now - self._since >= PATIENCE_S if self._reached else self._tries >= TRIES:
+            how = f"the command itself goes on; to follow it again: laneway command watch {self._command_id}"
+            raise type(error)(f"{error.message} ({how})") from None
+        if self._tries == 2 and self._reached:  # noqa: PLR2004 - the first loss is often over at once
+            note(f"laneway: {error.message}; trying for {PATIENCE_S:.0f} s to follow the command again")
 
 
 def _stream(center: Center, command_id: str, after: str | None) -> Iterator[Event]:

@@ -56,7 +56,7 @@ COLUMNS = (
     Column("error", "errorCode", cut=True),
     Column("driver", "driver", cut=True),
     Column("device", "deviceId", right=True),
-    Column("command", "commandId", cut=True, least=9),
+    Column("command", "commandId"),
     Column("state", "state"),
 )
 DEATH_COLUMNS = (

@@ -10,9 +10,9 @@ from laneway_center.cli.output import Column, Output, age, say, show, show_table
 
 app = group("Drivers and ack-listeners, as they last said.")
 COLUMNS = (
-    Column("service", "service", cut=True),
+    Column("service", "service"),
     Column("kind", "kind"),
-    Column("instance", "instance", cut=True),
+    Column("instance", "instance"),
     Column("state", "state"),
     Column("version", "version"),
     Column("busy", "busy", right=True),

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -102,10 +103,15 @@ def _drop_output() -> None:
 
 
 def _tell_usage(error: typer.TyperException) -> None:
-    said = error.format_message()
+    said = _with_variables(error.format_message())
     if not said or "\n" in said:  # a group without a command: its help
         sys.stderr.write(f"{said}\n" if said else "")
         return
     place = getattr(getattr(error, "ctx", None), "command_path", "laneway")
     end = "" if said.endswith((".", "?")) else "."
     sys.stderr.write(f"laneway: USAGE: {said}{end} See {place} --help\n")
+
+
+def _with_variables(said: str) -> str:
+    """An option that several variables set: typer names them as a list of Python."""
+    return re.sub(r"\(env var: '\[(.*?)\]'\)", lambda found: f"(env var: {found[1].replace(chr(39), '')})", said)

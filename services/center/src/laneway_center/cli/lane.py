@@ -35,13 +35,13 @@ from laneway_center.cli.output import (
 
 app = group("Look at lanes: explain, hold, release, skip.")
 COLUMNS = (
-    Column("lane", "laneKey", cut=True, least=16),
+    Column("lane", "laneKey"),
     Column("driver", "driver", cut=True, least=7),
     Column("state", "state"),
     Column("depth", "depth", right=True),
     Column("blocked", "blocked", right=True),
     Column("held by", "held", cut=True, least=12),
-    Column("in flight", "inFlight", cut=True, least=12),
+    Column("in flight", "inFlight"),
 )
 KeyArgument = Annotated[str, typer.Argument(metavar="LANE", help="Its key, such as device:1024.", show_default=False)]
 
@@ -185,9 +185,23 @@ def skip(
 ) -> None:
     """Let a lane go on past its head.
 
-    A head that waits for its next attempt, or a review that closes the lane.
+    A head that waits for its next attempt, or a review that closes the lane: that stays open, for a person to decide.
     """
-    _change(lane, "skip", "goes on past its head", (operator, reason), (url, tenant), output)
+    act = acting(operator, reason)
+    with Center(url, tenant, act.operator) as center:
+        path = f"/lanes/{quote(lane, safe='')}"
+        holds = center.get(path)["reviewHolds"]
+        found = center.post(f"{path}/skip", {"reason": act.reason})
+    if output is Output.JSON:
+        show(found)
+    elif found["reviewHolds"] < holds:
+        _tell(found, "goes on past a review, which stays open (laneway review list)")
+    else:
+        _tell(found, "goes on past its head")
+
+
+def _tell(lane: Mapping[str, Any], done: str) -> None:
+    say(f"Lane {lane['laneKey']} {done}: {lane['state']}, depth {lane['depth']}.")
 
 
 def _change(
@@ -199,4 +213,4 @@ def _change(
     if output is Output.JSON:
         show(found)
     else:
-        say(f"Lane {found['laneKey']} {done}: {found['state']}, depth {found['depth']}.")
+        _tell(found, done)

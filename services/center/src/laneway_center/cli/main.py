@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
 
+from laneway_center import __version__
 from laneway_center.cli.endings import CommandGroup, run
 
 GROUPS: Mapping[str, str] = {
@@ -74,8 +75,19 @@ app = typer.Typer(
 )
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"laneway {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def laneway() -> None:
+def laneway(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Say the version, and end.")
+    ] = False,
+) -> None:
     """Makes it a group; its commands are found by name."""
 
 

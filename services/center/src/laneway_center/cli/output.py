@@ -8,17 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from laneway_center.cli.endings import UsageError
 
 GAP = "  "
+INDENT = "    "  # of the second line of a row
 EntryT = TypeVar("EntryT")
 
 
@@ -34,7 +38,7 @@ class Column:
     """A column of a table: what stands in a row under `key`.
 
     On a terminal that is too narrow a column that `folds` takes several lines, one that may be `cut` ends with …, but
-    keeps `least` characters.
+    keeps `least` characters; columns for which there is no room then stand on a second line. Ids and numbers are whole.
     """
 
     title: str
@@ -50,6 +54,11 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
+def is_for_eyes() -> bool:
+    """Whether a width is to be kept: on a terminal, or where COLUMNS says one."""
+    return sys.stdout.isatty() or bool(os.environ.get("COLUMNS"))
+
+
 def say(text: str) -> None:
     """A line of result."""
     sys.stdout.write(f"{text}\n")
@@ -57,7 +66,7 @@ def say(text: str) -> None:
 
 def say_sentence(text: str) -> None:
     """A sentence of result, folded between words on a terminal."""
-    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
+    if is_for_eyes():
         text = textwrap.fill(text, console().width, break_long_words=False, break_on_hyphens=False)
     say(text)
 
@@ -79,8 +88,8 @@ def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> 
     """
     cells = [{column.key: cell(row.get(column.key)) for column in columns} for row in rows]
     filled = [column for column in columns if not cells or any(row[column.key] for row in cells)]
-    if sys.stdout.isatty() or os.environ.get("COLUMNS"):
-        console().print(_fitted(filled, cells))
+    if is_for_eyes():
+        _fit(filled, cells)
     else:
         sys.stdout.writelines(f"{line}\n" for line in _lines(filled, cells))
 
@@ -114,47 +123,93 @@ def cell(value: Any) -> str:
             return " ".join(str(value).split())
 
 
-def _fitted(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), header_style="bold")
-    for column in columns:
-        made.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=not column.folds,
-            overflow="fold" if column.folds else "ellipsis",
-            min_width=_least(column, cells),
-        )
+def _fit(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> None:
+    """Print them within the terminal's width: a row takes several lines, indented, where its columns need them."""
+    screen = console()
+    decks = list(_decks(columns, cells, screen.width))
+    for deck in decks:
+        titles = (_padded(column.title, width, column) for column, width in deck.widths)
+        screen.print(Text(deck.indent + GAP.join(titles).rstrip(), style="bold"), soft_wrap=True)
     for row in cells:
-        made.add_row(*(row[column.key] for column in columns))
-    return made
+        for deck in decks:
+            broken = [_broken(row[column.key], width, column, screen) for column, width in deck.widths]
+            for line in zip_longest(*broken, fillvalue=""):
+                padded = (_padded(part, width, column) for part, (column, width) in zip(line, deck.widths, strict=True))
+                said = GAP.join(padded).rstrip()
+                if said or not deck.indent:
+                    say(deck.indent + said)
 
 
-def _least(column: Column, cells: Sequence[Mapping[str, str]]) -> int:
+@dataclass(frozen=True)
+class _Deck:
+    """Columns that share a line, each with its width."""
+
+    widths: Sequence[tuple[Column, int]]
+    indent: str
+
+
+def _decks(columns: Sequence[Column], cells: Sequence[Mapping[str, str]], width: int) -> Iterator[_Deck]:
+    """As many columns to a line as fit with the least they need; what is left of it goes to those that need more."""
+    most = {column.key: max([cell_len(column.title), *_widths(column, cells)]) for column in columns}
+    least = {column.key: _least(column, most[column.key]) for column in columns}
+    lines: list[list[Column]] = [[]]
+    left = width
+    for column in columns:
+        if lines[-1] and least[column.key] > left:
+            lines.append([])
+            left = width - len(INDENT)
+        lines[-1].append(column)
+        left -= least[column.key] + len(GAP)
+    for at, line in enumerate(lines):
+        indent = INDENT if at else ""
+        left = width - len(indent) - sum(least[column.key] + len(GAP) for column in line) + len(GAP)
+        widths = {}
+        poorest = sorted(line, key=lambda column: most[column.key] - least[column.key])
+        for done, column in enumerate(poorest):
+            more = min(most[column.key] - least[column.key], max(left, 0) // (len(line) - done))
+            widths[column.key] = least[column.key] + more
+            left -= more
+        yield _Deck([(column, widths[column.key]) for column in line], indent)
+
+
+def _least(column: Column, most: int) -> int:
     """What neither folds nor may be cut keeps its width, whatever becomes of the others."""
-    width = max([len(column.title), *_widths(column, cells)])
-    return min(width, max(column.least, len(column.title))) if column.folds or column.cut else width
+    return min(most, max(column.least, cell_len(column.title))) if column.folds or column.cut else most
+
+
+def _broken(text: str, width: int, column: Column, screen: Console) -> list[str]:
+    """A cell as the lines it takes."""
+    if cell_len(text) <= width:
+        return [text]
+    if column.folds:
+        return [line.plain.rstrip() for line in Text(text).wrap(screen, width, overflow="fold")]
+    cut = Text(text)
+    cut.truncate(width, overflow="ellipsis")
+    return [cut.plain]
+
+
+def _padded(text: str, width: int, column: Column) -> str:
+    fill = " " * (width - cell_len(text))
+    return fill + text if column.right else text + fill
 
 
 def _lines(columns: Sequence[Column], cells: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    widths = [max([len(column.title), *_widths(column, cells)]) for column in columns]
+    widths = [max([cell_len(column.title), *_widths(column, cells)]) for column in columns]
     titles = {column.key: column.title for column in columns}
     for row in (titles, *cells):
-        padded = (
-            row[column.key].rjust(width) if column.right else row[column.key].ljust(width)
-            for column, width in zip(columns, widths, strict=True)
-        )
+        padded = (_padded(row[column.key], width, column) for column, width in zip(columns, widths, strict=True))
         yield GAP.join(padded).rstrip()
 
 
 def _widths(column: Column, cells: Sequence[Mapping[str, str]]) -> list[int]:
-    return [len(row[column.key]) for row in cells]
+    return [cell_len(row[column.key]) for row in cells]
 
 
 def show_facts(facts: Mapping[str, Any]) -> None:
     """One thing for a reader: a name and what stands there, line by line; what is missing is left out."""
     told = {name: cell(value) for name, value in facts.items() if cell(value)}
     width = max(map(len, told), default=0)
-    if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
+    if not is_for_eyes():
         for name, value in told.items():
             say(f"{name.ljust(width)}{GAP}{value}")
         return

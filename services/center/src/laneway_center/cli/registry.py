@@ -26,8 +26,9 @@ COLUMNS = (
     Column("file", "file", folds=True),
 )
 FileArgument = Annotated[
-    Path, typer.Argument(exists=True, dir_okay=False, allow_dash=True, metavar="FILE", help="YAML or JSON; - is input.")
+    Path, typer.Argument(dir_okay=False, metavar="FILE", help="YAML or JSON; - is standard input.", show_default=False)
 ]
+"""Whether it exists is asked when it is read: typer would look for a file of the name `-`."""
 
 
 class Form(StrEnum):
@@ -107,7 +108,7 @@ def diff(
     + only in the file, import would add it; - only in the center, import would leave it; ~ import would change it.
     Exit code 0: nothing differs; 1: something does.
     """
-    wanted = _entries(_document(_read(file), str(file)))
+    wanted = _entries(_document(_read(file), "standard input" if str(file) == "-" else str(file)))
     with Center(url, tenant) as center, progress() as bars:
         bars.add_task("reading", total=None)
         held = _entries(_document(center.get_document("/registry/export", format="json"), "the center's registry"))

@@ -10,18 +10,19 @@ import orjson
 import typer
 
 from laneway_center.cli.broker_options import AMQP_URL, PREFIX, AmqpOption, PrefixOption
-from laneway_center.cli.endings import FAILED, OK, group
+from laneway_center.cli.endings import FAILED, OK, UsageError, group
 from laneway_center.cli.management import held, vhost_of
 from laneway_center.cli.options import OutputOption, http_url
 from laneway_center.cli.output import Column, Output, note, say, show, show_table, write_file
-from laneway_center.cli.topology_differences import Difference, Kind, differences, services_of
+from laneway_center.cli.topology_differences import Difference, Held, Kind, differences, services_of
 from laneway_shared.broker import declare, inspect
 from laneway_shared.broker.inspect import MISSING
 from laneway_shared.messages import is_routing_name
 from laneway_shared.telemetry import configure_logs
-from laneway_shared.topology import Topology, definitions
+from laneway_shared.topology import Queue, Topology, definitions
 
 app = group("RabbitMQ's exchanges, queues and bindings.")
+UNNAMED = "queues of driver services"
 BEYOND_AMQP = ("bindings", "extra queues, exchanges and bindings", "policies")
 COLUMNS = (Column("difference", "kind"), Column("name", "name", folds=True), Column("says", "says", folds=True))
 
@@ -49,19 +50,31 @@ def apply(
 ) -> None:
     """Create what is missing.
 
-    What exists with other arguments is left as it is, and named.
+    What exists with other arguments is left as it is, and named. Queues of driver services are looked at if --service
+    names them, and not otherwise.
 
     Centers and drivers do this themselves at their start; it is for brokers that are prepared before.
     """
     topology = Topology(prefix=prefix)
     queues = topology.queues(service or ())
     configure_logs("CRITICAL")
-    asyncio.run(declare(amqp_url, topology.exchanges, queues))
+    created = asyncio.run(_created(topology, queues, amqp_url))
     names = {"exchanges": [each.name for each in topology.exchanges], "queues": [each.name for each in queues]}
     if output is Output.JSON:
-        show(names)
-    else:
-        say(f"There: {len(topology.exchanges)} exchanges, {len(queues)} queues with a binding each.")
+        show(names | {"created": created})
+        return
+    say(f"There: {len(topology.exchanges)} exchanges, {len(queues)} queues with a binding each.")
+    say(f"Created: {', '.join(created)}." if created else "No exchange and no queue was missing.")
+    say("Each binding was made, if it wasn't there; AMQP doesn't tell which were missing.")
+    if not service:
+        say("Queues of driver services were not looked at: name the services with --service.")
+
+
+async def _created(topology: Topology, queues: Sequence[Queue], amqp_url: str) -> list[str]:
+    """Declare it all; the names of what was missing before."""
+    missing = await inspect(amqp_url, topology.exchanges, queues, names_only=True)
+    await declare(amqp_url, topology.exchanges, queues)
+    return list(missing)
 
 
 @app.command()
@@ -120,10 +133,11 @@ def verify(
     topology = Topology(prefix=prefix)
     if management_url is None:
         services, found = service or [], asyncio.run(_by_amqp(topology, service or (), amqp_url))
-        unchecked: Sequence[str] = BEYOND_AMQP
+        unchecked: Sequence[str] = BEYOND_AMQP if service else (UNNAMED, *BEYOND_AMQP)
     else:
         there = held(management_url, amqp_url)
         services = service or list(services_of(topology, there))
+        asyncio.run(_same_broker(topology, services, there, amqp_url))
         found = differences(topology, services, there, ignore or ())
         unchecked = ("policies",) if there.policies is None else ()
     if output is Output.JSON:
@@ -132,20 +146,41 @@ def verify(
             "sound": not found and not unchecked,
         })  # fmt: skip
     else:
-        _tell(topology, services, found)
+        _tell(topology, services, found, unchecked)
     if unchecked and not partial:
         how = "set LANEWAY_RABBITMQ_MANAGEMENT_URL" if management_url is None else "its user needs the tag policymaker"
         note(f"laneway: PARTIAL: not checked: {'; '.join(unchecked)}. For that {how}, or say --partial")
     raise typer.Exit(FAILED if found or (unchecked and not partial) else OK)
 
 
-def _tell(topology: Topology, services: Sequence[str], found: Sequence[Difference]) -> None:
+def _tell(topology: Topology, services: Sequence[str], found: Sequence[Difference], unchecked: Sequence[str]) -> None:
     if found:
         show_table(COLUMNS, [asdict(each) for each in found])
         return
     queues = topology.queues(services)
     named = f" Driver services: {', '.join(services)}." if services else " No driver service has a queue."
-    say(f"As it should be: {len(topology.exchanges)} exchanges, {len(queues)} queues.{named}")
+    if not services and UNNAMED in unchecked:
+        named = ""
+    beyond = f" Not looked at: {'; '.join(unchecked)}." if unchecked else ""
+    say(f"As it should be: {len(topology.exchanges)} exchanges, {len(queues)} queues.{named}{beyond}")
+
+
+async def _same_broker(topology: Topology, services: Sequence[str], there: Held, amqp_url: str) -> None:
+    """Hold the two URLs against each other: what the one lists the other has to have.
+
+    Raises:
+        BrokerAwayError: nobody answers over AMQP.
+        UsageError: they are of different brokers.
+    """
+    configure_logs("CRITICAL")
+    queues = topology.queues(services)
+    missing = await inspect(amqp_url, topology.exchanges, queues, names_only=True)
+    listed = there.exchanges.keys() | there.queues.keys()
+    names = [*(each.name for each in topology.exchanges), *(each.name for each in queues)]
+    for name in names:
+        if (name in missing) == (name in listed):
+            has, lacks = ("--management-url", "--amqp-url") if name in missing else ("--amqp-url", "--management-url")
+            raise UsageError(f"{has} and {lacks} are of different brokers: only the first one has {name}")
 
 
 async def _by_amqp(topology: Topology, services: Sequence[str], amqp_url: str) -> list[Difference]:

@@ -12,8 +12,8 @@ from rich.progress import Progress
 
 from laneway_center.cli.database import DATABASE_URL, DatabaseOption, opened
 from laneway_center.cli.endings import FAILED, OK
-from laneway_center.cli.output import Output, console, progress
-from laneway_center.cli.verify_report import Report, as_json, as_table
+from laneway_center.cli.output import Output, console, is_for_eyes, progress, say
+from laneway_center.cli.verify_report import Report, as_json, as_lines, as_table
 from laneway_center.verify import rules
 from laneway_center.verify.facts import Facts, Journal
 from laneway_center.verify.findings import Terms
@@ -106,8 +106,11 @@ def verify(
     report = Report(facts=facts, verdicts=verdicts, most=most)
     if output is Output.JSON:
         typer.echo(as_json(report))
-    else:
+    elif is_for_eyes():
         as_table(report, console())
+    else:
+        for line in as_lines(report):
+            say(line)
     raise typer.Exit(OK if report.is_sound else FAILED)
 
 

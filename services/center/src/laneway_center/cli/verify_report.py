@@ -1,5 +1,6 @@
 """How the checker's result reads: counts, rules, findings with evidence."""
 
+import io
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from laneway_center.verify.facts import Facts
 from laneway_center.verify.findings import Finding, instant
 from laneway_center.verify.rules import RULES
 from laneway_shared.lifecycle import Status
+
+UNFOLDED = 1_000_000  # columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +103,15 @@ def as_table(report: Report, console: Console) -> None:
     console.print()
     total = sum(len(findings or ()) for findings in report.verdicts.values())
     console.print("Sound." if report.is_sound else f"{total} findings." if total > 1 else "1 finding.")
+
+
+def as_lines(report: Report) -> list[str]:
+    """The same for a pipe: nothing is folded, nothing stands behind the last word of a line."""
+    written = io.StringIO()
+    as_table(
+        report, Console(file=written, width=UNFOLDED, highlight=False, markup=False, emoji=False, color_system=None)
+    )
+    return [line.rstrip() for line in written.getvalue().splitlines()]
 
 
 def _counts(report: Report) -> Table:
