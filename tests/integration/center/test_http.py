@@ -46,6 +46,15 @@ async def test_accepted_then_shown_with_its_timeline(http: httpx.AsyncClient) ->
     assert (await http.get(where.upper().replace("/COMMANDS", "/commands"))).status_code == 200
 
 
+async def test_a_change_of_the_registry_by_an_operator_is_written_down(http: httpx.AsyncClient) -> None:
+    who = {"X-Operator": "kim", "X-Reason": "new lock"}
+    await http.put("/registry/drivers/audited", json={"title": "x"}, headers=who)
+    await http.put("/registry/drivers/unheard", json={"title": "x"})
+    acts = (await http.get("/audit", params={"action": "registry.put"})).json()
+    [act] = next(iter(value for value in acts.values() if isinstance(value, list)))
+    assert (act["operator"], act["why"], act["subject"]) == ("kim", "new lock", "drivers: audited")
+
+
 async def test_without_an_id_each_is_its_own(http: httpx.AsyncClient) -> None:
     first, second = [(await http.post("/commands", json=write())).json()["commandId"] for _ in range(2)]
     assert first != second

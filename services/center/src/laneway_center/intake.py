@@ -29,6 +29,7 @@ from laneway_shared.problems import ProblemError
 
 log = structlog.get_logger(__name__)
 
+QUEUED_MOST = 20_000  # commands waiting to be stored
 GROUP_MOST = 1000  # commands stored in one transaction
 DEFAULT_PRIORITY = 1  # 0 is for what must go first, revocations above all
 
@@ -87,6 +88,7 @@ class Intake:
         self._engine = engine
         self._settings = settings
         self._wakeups = wakeups
+        self._queued = 0
         self._backlog = Backlog(settings.waiting_limit)
         self._waiting: asyncio.Queue[tuple[Sequence[Submission], asyncio.Future[list[Answer]]]] = asyncio.Queue(2000)
 
@@ -96,8 +98,15 @@ class Intake:
         Raises:
             DatabaseAwayError: PostgreSQL can't be reached; submitting the same again is safe.
         """
+        if self._queued >= QUEUED_MOST:  # it would wait longer than anybody waits for it
+            raise DatabaseAwayError
         answers: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-        await self._waiting.put((submissions, answers))
+        self._queued += len(submissions)
+        try:
+            await self._waiting.put((submissions, answers))
+        except asyncio.CancelledError:
+            self._queued -= len(submissions)
+            raise
         return await answers
 
     async def run(self) -> None:
@@ -108,7 +117,10 @@ class Intake:
             while count < GROUP_MOST and not self._waiting.empty():
                 group.append(self._waiting.get_nowait())
                 count += len(group[-1][0])
-            await self._serve(group)
+            self._queued -= count
+            group = [one for one in group if not one[1].done()]  # whose caller has gone, nobody told that it is stored
+            if group:
+                await self._serve(group)
 
     async def _serve(self, group: list[tuple[Sequence[Submission], asyncio.Future[list[Answer]]]]) -> None:
         everything = [submission for submissions, _ in group for submission in submissions]

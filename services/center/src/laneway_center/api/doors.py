@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from laneway_center.intake import Intake
 from laneway_center.settings import CenterSettings
+from laneway_center.store.actions import Operator
 from laneway_center.store.database import DatabaseAwayError
 from laneway_center.wakeups import Wakeups
 from laneway_shared.problems import ProblemError
@@ -92,6 +93,16 @@ def _utf8(header: str) -> str:
         return header
 
 
+async def acting(
+    x_operator: Annotated[
+        str | None, Header(max_length=64, description="Who acts, if an operator does; written down.")
+    ] = None,
+    x_reason: Annotated[str | None, Header(max_length=500, description="Why, for the operators' actions.")] = None,
+) -> Operator | None:
+    """Who changes the registry, if that is to be written down."""
+    return None if x_operator is None else Operator(name=await operator_name(x_operator), why=x_reason or "")
+
+
 async def json_body(request: Request) -> None:
     """Refuse bodies that don't say they are JSON."""
     _content_type(request, "application/json")
@@ -114,4 +125,5 @@ def _content_type(request: Request, *allowed: str) -> None:
 
 Doors = Annotated[Behind, Depends(behind)]
 Tenant = Annotated[int, Depends(tenant)]
+Acting = Annotated[Operator | None, Depends(acting)]
 OperatorName = Annotated[str, Depends(operator_name)]

@@ -14,7 +14,7 @@ from sqlalchemy import RowMapping
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from laneway_center.api.doors import LONG_PATIENCE_S, Behind, Doors, Tenant, document_body, json_body, within
+from laneway_center.api.doors import LONG_PATIENCE_S, Acting, Behind, Doors, Tenant, document_body, json_body, within
 from laneway_center.api.registry_bodies import (
     DeviceBody,
     DeviceEntry,
@@ -38,6 +38,7 @@ from laneway_center.api.registry_bodies import (
     point_row,
 )
 from laneway_center.store import tables
+from laneway_center.store.actions import Operator
 from laneway_center.store.instances import instances_of
 from laneway_center.store.registry import (
     LaneInUseError,
@@ -58,9 +59,9 @@ PAGE = 500  # devices read and written at once by an export
 IdPath = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
-async def _put(engine: AsyncEngine, **rows: Any) -> None:
+async def _put(engine: AsyncEngine, operator: Operator | None, **rows: Any) -> None:
     try:
-        await within(put_registry(engine, **rows), LONG_PATIENCE_S)
+        await within(put_registry(engine, operator=operator, **rows), LONG_PATIENCE_S)
     except LaneInUseError as error:
         raise ProblemError(HTTPStatus.CONFLICT, LaneInUseError.code, f"nothing was stored: {error.message}") from None
     except LaneUnnamedError as error:
@@ -72,9 +73,9 @@ async def _put(engine: AsyncEngine, **rows: Any) -> None:
 
 
 @router.put("/drivers/{name}", responses=_REFUSALS, dependencies=[Depends(json_body)])
-async def put_driver(name: DriverName, body: DriverBody, doors: Doors) -> DriverEntry:
+async def put_driver(name: DriverName, body: DriverBody, doors: Doors, operator: Acting) -> DriverEntry:
     """Register a driver service, or change it."""
-    await _put(doors.engine, drivers=[driver_row(name, body)])
+    await _put(doors.engine, operator, drivers=[driver_row(name, body)])
     return DriverEntry(name=name, **body.model_dump())
 
 
@@ -110,9 +111,11 @@ async def list_instances(doors: Doors) -> list[InstanceView]:
 
 
 @router.put("/devices/{device_id}", responses=_REFUSALS, dependencies=[Depends(json_body)])
-async def put_device(device_id: IdPath, body: DeviceBody, doors: Doors, tenant_id: Tenant) -> DeviceEntry:
+async def put_device(
+    device_id: IdPath, body: DeviceBody, doors: Doors, tenant_id: Tenant, operator: Acting
+) -> DeviceEntry:
     """Register a device, or change it. Its points stay as they are."""
-    await _put(doors.engine, devices=[device_row(tenant_id, device_id, body)])
+    await _put(doors.engine, operator, devices=[device_row(tenant_id, device_id, body)])
     return await show_device(device_id, doors, tenant_id)
 
 
@@ -154,10 +157,10 @@ async def show_device(device_id: IdPath, doors: Doors, tenant_id: Tenant) -> Dev
 
 @router.put("/devices/{device_id}/points/{point_id}", responses=_REFUSALS, dependencies=[Depends(json_body)])
 async def put_point(
-    device_id: IdPath, point_id: IdPath, body: PointBody, doors: Doors, tenant_id: Tenant
+    device_id: IdPath, point_id: IdPath, body: PointBody, doors: Doors, tenant_id: Tenant, operator: Acting
 ) -> PointEntry:
     """Register a point of a device, or change it."""
-    await _put(doors.engine, points=[point_row(tenant_id, device_id, point_id, body)])
+    await _put(doors.engine, operator, points=[point_row(tenant_id, device_id, point_id, body)])
     return await show_point(device_id, point_id, doors, tenant_id)
 
 
@@ -185,7 +188,7 @@ _DOCUMENT = {"schema": {name: part for name, part in _SCHEMA.items() if name != 
         "requestBody": {"required": True, "content": {"application/yaml": _DOCUMENT, "application/json": _DOCUMENT}}
     },
 )
-async def import_registry(request: Request, doors: Doors, tenant_id: Tenant) -> ImportView:
+async def import_registry(request: Request, doors: Doors, tenant_id: Tenant, operator: Acting) -> ImportView:
     """Store a whole document, YAML or JSON: all of it or nothing. What it doesn't name stays as it is."""
     document = await asyncio.to_thread(_document, await request.body())  # seconds, when it is large
     points = [
@@ -195,6 +198,7 @@ async def import_registry(request: Request, doors: Doors, tenant_id: Tenant) -> 
     ]
     await _put(
         doors.engine,
+        operator,
         drivers=[driver_row(driver.name, driver) for driver in document.drivers],
         devices=[device_row(tenant_id, device.device_id, device) for device in document.devices],
         points=points,

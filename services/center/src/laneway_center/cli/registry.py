@@ -49,6 +49,9 @@ def _read(file: Path) -> bytes:
 def import_(
     file: FileArgument,
     *,
+    operator: Annotated[
+        str | None, typer.Option(envvar="LANEWAY_OPERATOR", metavar="NAME", help="Who acts; recorded if given.")
+    ] = None,
     url: UrlOption = CENTER_URL,
     tenant: TenantOption = 1,
     output: OutputOption = Output.TABLE,
@@ -59,7 +62,7 @@ def import_(
     """
     document = _read(file)
     form = "json" if document.lstrip()[:1] == b"{" else "yaml"
-    with Center(url, tenant) as center, progress() as bars:
+    with Center(url, tenant, operator) as center, progress() as bars:
         bars.add_task("importing", total=None)
         stored = center.post_document("/registry/import", document, f"application/{form}")
     if output is Output.JSON:

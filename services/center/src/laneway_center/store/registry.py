@@ -7,6 +7,7 @@ from sqlalchemy import RowMapping, Table, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from laneway_center.store.actions import Action, Operator, record_actions
 from laneway_center.store.database import to_json, transact
 from laneway_center.store.statements import SQL
 from laneway_center.store.tables import device, driver, point
@@ -25,6 +26,7 @@ class LaneUnnamedError(LanewayError):
     code = "LANE_UNNAMED"
 
 
+NAMED_MOST = 20  # entries named in an operator's action
 ROWS_AT_ONCE = 500
 """Rows sent together; between two portions others get their turn."""
 
@@ -48,8 +50,9 @@ async def put_registry(
     devices: Sequence[dict[str, Any]] = (),
     points: Sequence[dict[str, Any]] = (),
     lanes: Sequence[dict[str, Any]] = (),
+    operator: Operator | None = None,
 ) -> None:
-    """Store a whole registry document in one transaction: all of it or nothing.
+    """Store a whole registry document in one transaction: all of it or nothing. With `operator` it is written down.
 
     Raises:
         LaneInUseError: a device would leave a lane in which it has open commands.
@@ -69,8 +72,23 @@ async def put_registry(
                 await _place(connection, drivers, devices)
             if lanes:
                 await _put_lane_policies(connection, lanes)
+            if operator is not None:
+                await record_actions(connection, operator, [_put_act(drivers, devices, points, lanes)])
 
     await transact(work)
+
+
+def _put_act(*given: Sequence[dict[str, Any]]) -> Action:
+    """Which entries were put; of many the first ones."""
+    keys = ("name", "device_id", "point_id", "lane_key")
+    kinds = ("drivers", "devices", "points", "lanes")
+    named: dict[str, dict[str, Any]] = {
+        kind: {"count": len(rows), "first": [str(row[key]) for row in rows[:NAMED_MOST]]}
+        for kind, key, rows in zip(kinds, keys, given, strict=True)
+        if rows
+    }
+    [subject, *more] = [f"{kind}: {about['first'][0]}" for kind, about in named.items()] or ["nothing"]
+    return Action(action="registry.put", subject=subject if not more else "registry", after=named)
 
 
 async def _place(
