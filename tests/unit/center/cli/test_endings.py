@@ -149,6 +149,7 @@ def test_a_center_that_does_not_answer_in_time_is_away(laneway: "Run", center: "
         (("lane", "hold", "device:1", "--operator", "m\n", "--reason", "x"), "1 to 64 printable"),
         (("lane", "hold", "device:1", "--operator", "me", "--reason", "x" * 501), "more than 500"),
         (("command", "submit"), "--device N and --point N"),
+        (("command", "get", "a/b"), "is no id"),
         (("command", "get"), "Missing argument 'ID'"),
         (("command", "list", "--status", "NOWHERE"), "NOWHERE"),
         (("command", "list", "--from", "yesterday"), "is no time"),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from laneway_center.cli import topology
 from laneway_center.cli.topology_differences import (
     Binding,
     Held,
@@ -215,3 +216,21 @@ def test_what_makes_no_sense_is_exit_code_2(
     ended = run_here(["topology", *arguments], monkeypatch, capsys)
     assert (ended.code, ended.out) == (2, "")
     assert says in ended.reason
+
+
+def test_urls_of_two_brokers_are_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing: dict[str, str] = {}
+
+    async def looked(*_: object, **__: object) -> dict[str, str]:
+        return missing
+
+    monkeypatch.setattr(topology, "held", lambda *_: as_it_should_be())
+    monkeypatch.setattr(topology, "inspect", looked)
+    arguments = ("topology", "verify", "--management-url", "http://one.test:15672", "--amqp-url", "amqp://two.test")
+    assert run_here(arguments, monkeypatch, capsys).code == 0
+    missing["dc3.e.point_command"] = "is missing"
+    ended = run_here(arguments, monkeypatch, capsys)
+    assert ended.code == 2
+    assert "are of different brokers: only the first one has dc3.e.point_command" in ended.reason

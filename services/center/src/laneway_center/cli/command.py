@@ -55,7 +55,16 @@ EVENT_COLUMNS = (
     Column("try", "attempt", right=True),
     Column("note", "note", folds=True),
 )
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The command's id.", show_default=False)]
+
+
+def _id(text: str) -> str:
+    """Refuse what would be another path of the center."""
+    if not text or "/" in text:
+        raise typer.BadParameter("is no id of a command")
+    return text
+
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", callback=_id, help="The command's id.", show_default=False)]
 DeviceOption = Annotated[int | None, typer.Option("--device", min=1, max=2**63 - 1, metavar="N", help="Device id.")]
 PointOption = Annotated[int | None, typer.Option("--point", min=1, max=2**63 - 1, metavar="N", help="Point id.")]
 
