@@ -118,6 +118,9 @@ class Center:
         self.letters.append((delivery.body, delivery.headers))
 
     async def send(self, *messages: CommandMessage | bytes) -> None:
+        async with asyncio.timeout(60):
+            while not self._publisher.connected:  # noqa: ASYNC110 - RabbitMQ may just have been started again
+                await asyncio.sleep(0.05)
         outcomes = await self._publisher.publish(
             [
                 broker.Outgoing(
