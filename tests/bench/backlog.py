@@ -1,5 +1,7 @@
 """A backlog of waiting commands, put straight into the tables as submits would have left them."""
 
+from sqlalchemy import text
+
 from bench.system import POINT, System
 from support.stored import run
 
@@ -43,8 +45,9 @@ _STEPS = (
 async def pile_up(system: System, commands: int, lanes: int) -> None:
     """So many waiting commands over so many new lanes; the database looks as it does some time after that."""
     given = {"driver": DRIVER, "point": POINT, "lanes": lanes, "commands": commands}
-    for step in _STEPS:
-        wanted = {name: value for name, value in given.items() if f":{name}" in step}
-        await run(system.engine, step, **wanted)
+    async with system.engine.begin() as connection:  # as a submit: whoever looks sees lanes with their commands
+        for step in _STEPS:
+            wanted = {name: value for name, value in given.items() if f":{name}" in step}
+            await connection.execute(text(step), wanted)
     for table in ("device", "point", "lane", "point_command", "point_command_event"):
         await run(system.engine, f"ANALYZE {table}")
