@@ -30,6 +30,7 @@ LONG = ("silence",)  # jobs that are made when they are asked for
 SIMULATOR_AT_ONCE = {"LANEWAY_SIMULATOR_LATENCY_MIN_MS": "0", "LANEWAY_SIMULATOR_LATENCY_MAX_MS": "0"}
 LOCKS = range(100_001, 100_021)
 FULL = 1_000_000
+SPARE = 10_000  # commands that may finish between the last look and the end of the driver
 CLAIM_COMMANDS, CLAIM_LANES = 100_000, 5000
 
 
@@ -110,7 +111,7 @@ async def _dispatch(infra: Stack, waiting: int, done: int) -> jobs.Measured:
     driver = services.driver("virtual")
     async with fresh_system(infra, [services.center()]) as behind:
         # enough that the backlog stands to the end; the driver comes when all of it waits
-        await pile_up(behind, waiting + 2 * done + 1000, lanes=max(1000, waiting // 10))
+        await pile_up(behind, waiting + done + max(done, SPARE), lanes=max(1000, waiting // 10))
         try:
             await asyncio.to_thread(infra.start_services, [driver], **behind.settings)
             measured = await jobs.drained(behind, done)
