@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from laneway_center import metrics
 from laneway_center.policies import resolve
 from laneway_center.settings import CenterSettings
-from laneway_center.store.admission import Entered, RacedError, enter
+from laneway_center.store.admission import Entered, enter
 from laneway_center.store.backlog import Backlog
 from laneway_center.store.commands import show_commands
 from laneway_center.store.database import DatabaseAwayError, transact
@@ -149,12 +149,7 @@ class Intake:
             async with self._engine.begin() as connection:
                 return await self._store(connection, submissions, archived)
 
-        while True:
-            try:
-                answers, entered = await transact(work)
-                break
-            except RacedError:  # the other one's is known now, so this ends
-                continue
+        answers, entered = await transact(work)
         failpoints.hit("intake.stored")
         note_changes(entered.withdrawn)
         self._wakeups.commands_moved(change.command_id for change in entered.withdrawn)

@@ -39,7 +39,7 @@ class Outgoing:
     routing_key: str
     body: bytes
     correlation_id: str | None = None
-    ttl_ms: int | None = None
+    ttl_ms: int | None = None  # from the call of `publish` on, also while RabbitMQ takes nothing
     headers: Mapping[str, str | int] = field(default_factory=dict)
     persistent: bool = True
 
@@ -100,10 +100,10 @@ class Publisher:
     async def publish(self, messages: Sequence[Outgoing], *, timeout_s: float | None = None) -> list[Outcome]:
         """Publish all at once and wait for their confirms; one outcome per message, in order."""
         patience_s = self._timeout_s if timeout_s is None else timeout_s
-        confirms = self._confirms
+        confirms, began = self._confirms, time.monotonic()
         if confirms is None or not messages or not await confirms.free_within(patience_s):
             return [Outcome.NOT_SENT] * len(messages)
-        return await confirms.outcomes(messages, patience_s)
+        return await confirms.outcomes(messages, patience_s, began)
 
 
 class _Confirms:
@@ -129,8 +129,9 @@ class _Confirms:
                 return False
         return not self.lost
 
-    async def outcomes(self, messages: Sequence[Outgoing], timeout_s: float) -> list[Outcome]:
-        """Send all and wait for what becomes of them."""
+    async def outcomes(self, messages: Sequence[Outgoing], timeout_s: float, began: float) -> list[Outcome]:
+        """Send all and wait for what becomes of them. Their times to live run since `began` (monotonic seconds)."""
+        waited_ms = int((time.monotonic() - began) * 1000)
         loop = asyncio.get_running_loop()
         batch = _Batch(self._tag + 1, len(messages), loop.create_future())
         now = int(time.time())
@@ -144,7 +145,7 @@ class _Confirms:
                 message_id=f"{self._name}.{tag}",
                 timestamp=now,
                 correlation_id=message.correlation_id,
-                ttl_ms=message.ttl_ms,
+                ttl_ms=None if message.ttl_ms is None else max(message.ttl_ms - waited_ms, 1),
                 headers=message.headers,
                 persistent=message.persistent,
                 most=self._channel.most,

@@ -3,7 +3,7 @@
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import ValidationError
 
 from laneway_center import metrics
@@ -20,7 +20,7 @@ from laneway_center.api.bodies import (
     event_view,
     json_answer,
 )
-from laneway_center.api.doors import Doors, Tenant, json_body, within
+from laneway_center.api.doors import Acting, Doors, Tenant, json_body, within
 from laneway_center.api.streams import LONGEST_WAIT_S, wait_for_end
 from laneway_center.intake import Answer, Submission
 from laneway_center.store.commands import Filter, get_command, list_commands, show_events
@@ -128,14 +128,15 @@ async def cancel_command(
     command_id: CommandIdPath,
     doors: Doors,
     tenant_id: Tenant,
-    x_operator: Annotated[str | None, Header(max_length=64, description="Who acts, if an operator does.")] = None,
+    operator: Acting,
     body: CancelBody | None = None,
 ) -> Response:
     """Withdraw a command that has not been sent, or waits for its next attempt. Too late: 409 says why."""
     if not is_command_id(command_id):
         raise _unknown(command_id)
     subject = Subject(tenant_id=tenant_id, command_id=command_id.lower())
-    work = cancel(doors.engine, subject, grace=doors.grace, by=x_operator, why=body.reason if body else None)
+    by, why = operator.name if operator else None, body.reason if body else None
+    work = cancel(doors.engine, subject, grace=doors.grace, by=by, why=why)
     change = await within(work)
     if change is not None:
         note_changes([change])

@@ -94,13 +94,15 @@ def _utf8(header: str) -> str:
 
 
 async def acting(
-    x_operator: Annotated[
-        str | None, Header(max_length=64, description="Who acts, if an operator does; written down.")
-    ] = None,
-    x_reason: Annotated[str | None, Header(max_length=500, description="Why, for the operators' actions.")] = None,
+    x_operator: Annotated[str | None, Header(description="Who acts, if an operator does: it is written down.")] = None,
+    x_reason: Annotated[str | None, Header(max_length=2000, description="Why, for the operators' actions.")] = None,
 ) -> Operator | None:
-    """Who changes the registry, if that is to be written down."""
-    return None if x_operator is None else Operator(name=await operator_name(x_operator), why=x_reason or "")
+    """Who acts, for what callers may do as well. Only an operator's acts are written down.
+
+    Raises:
+        ProblemError: the name is none.
+    """
+    return None if x_operator is None else Operator(name=await operator_name(x_operator), why=_utf8(x_reason or ""))
 
 
 async def json_body(request: Request) -> None:

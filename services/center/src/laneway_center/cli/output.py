@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import zip_longest
 from pathlib import Path
+from threading import Timer
 from typing import Any, TypeVar
 
 import orjson
@@ -22,6 +23,7 @@ from rich.text import Text
 from laneway_center.cli.endings import UsageError
 
 GAP = "  "
+BARS_AFTER_S = 2.0
 INDENT = "    "  # of the second line of a row
 EntryT = TypeVar("EntryT")
 
@@ -258,8 +260,19 @@ def gathered(what: str, entries: Iterable[EntryT]) -> list[EntryT]:
 
 @contextmanager
 def progress() -> Iterator[Progress]:
-    """Bars on a terminal; nothing in a pipe."""
+    """Bars on a terminal, for what takes longer than two seconds; nothing in a pipe."""
     errors = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bars:
+    bars = Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+    if not errors.is_terminal:
         yield bars
+        return
+    late = Timer(BARS_AFTER_S, bars.start)
+    late.daemon = True
+    late.start()
+    try:
+        yield bars
+    finally:
+        late.cancel()
+        late.join()  # it may just be at it
+        bars.stop()

@@ -20,11 +20,6 @@ from laneway_shared.problems import ProblemError
 RETRY_AFTER_S = 1
 MOST_WAVES = 50  # parts of one transaction; each takes some ten milliseconds, with the lanes locked
 
-
-class RacedError(Exception):
-    """Somebody else stored a command of the same id meanwhile, and others were withdrawn for this one: do it again."""
-
-
 Intent = tuple[int, int, str]
 """Lane, device and intent key."""
 
@@ -54,7 +49,7 @@ async def enter(connection: AsyncConnection, commands: Sequence[NewCommand], gra
     """Lock the lanes, decide, withdraw, insert.
 
     Raises:
-        RacedError: the transaction must be rolled back and done again.
+        RowsMovedError: the transaction must be rolled back and done again.
         TransitionRefusedError: a bug; the transaction must not be committed.
     """
     entered = Entered()
@@ -69,7 +64,7 @@ async def enter(connection: AsyncConnection, commands: Sequence[NewCommand], gra
         admitted = await admit(lanes, wave, grace)
         inserted = await enqueue(connection, admitted.entering, admitted.lane_ids)
         if admitted.withdrawn and len(inserted) < len(admitted.entering):
-            raise RacedError
+            raise RowsMovedError  # the others were withdrawn for a command that somebody else has stored meanwhile
         entered.inserted |= inserted
         entered.refused |= admitted.refused
         entered.live |= admitted.live

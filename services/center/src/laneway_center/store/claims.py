@@ -117,7 +117,7 @@ async def hand_on(engine: AsyncEngine, ageing_s: float) -> None:
             stray = list((await connection.execute(SQL["stray_lanes"])).scalars())
             if not stray:
                 return
-            locked = await connection.execute(SQL["lanes_of_evidence"], {"lanes": sorted(stray)})
+            locked = await connection.execute(SQL["lock_lanes"], {"lanes": sorted(stray)})
             still = [row.lane_id for row in locked if row.state == "ready"]  # as they are under the lock
             if still:
                 await connection.execute(SQL["settle_headless_lanes"], {"lanes": still, "ageing_s": ageing_s})

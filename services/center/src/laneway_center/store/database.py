@@ -54,7 +54,10 @@ class DatabaseRefusedError(DatabaseAwayError):
 
 
 class RowsMovedError(Exception):
-    """Rows went from one table to another while a transaction looked for them: roll back and do it all again."""
+    """What a transaction has read is no longer so where it counts: roll back and do it all again, at once.
+
+    Rows went from one table to another, a device to another lane, or somebody stored a command of the same id.
+    """
 
 
 def open_engine(

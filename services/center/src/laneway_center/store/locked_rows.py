@@ -99,7 +99,7 @@ class LockedRows:
         if unnamed:
             rows = to_json([{"tenant_id": tenant, "device_sn": sn} for tenant, sn in unnamed])
             lane_ids.update((await self._connection.execute(SQL["lanes_of_devices"], {"rows": rows})).scalars())
-        lanes = await self._connection.execute(SQL["lanes_of_evidence"], {"lanes": sorted(lane_ids)})
+        lanes = await self._connection.execute(SQL["lock_lanes"], {"lanes": sorted(lane_ids)})
         self._lanes = {lane["lane_id"]: dict(lane) for lane in lanes.mappings()}
         command_ids |= {lane["holder_id"] for lane in self._lanes.values() if lane["holder_id"] is not None}
         commands = await self._connection.execute(SQL["commands_of_evidence"], {"commands": sorted(command_ids)})

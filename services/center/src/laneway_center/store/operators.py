@@ -232,11 +232,6 @@ async def _locked(connection: AsyncConnection, subject: Subject, grace: timedelt
     rows = await lock_commands(connection, [subject], grace)
     command = rows.find(subject)
     if command is None:
-        await bring_back(connection, [subject])
-        rows = LockedRows(connection, grace)  # again in any case: somebody else may just have brought it back
-        await rows.lock([subject])
-        command = rows.find(subject)
-    if command is None:
         raise ProblemError(HTTPStatus.NOT_FOUND, "COMMAND_UNKNOWN", f"no command {subject.command_id} is known")
     return rows, command
 

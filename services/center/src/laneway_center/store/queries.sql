@@ -54,9 +54,10 @@ CROSS JOIN LATERAL (SELECT l.lane_id FROM lane l
                     WHERE l.tenant_id = r.tenant_id AND l.lane_key = r.lane_key OFFSET 0) l;
 
 -- name: lock_lanes
--- The lanes about to be written, in lane_id order: the order of every writer.
-SELECT l.lane_id, l.tenant_id, l.lane_key, l.depth, l.placement FROM lane l
-WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) ORDER BY l.lane_id FOR UPDATE;
+-- Lanes about to be written, in lane_id order: the order of every writer.
+SELECT l.lane_id, l.tenant_id, l.lane_key, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_holds,
+       l.last_priority, l.placement
+FROM lane l WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) ORDER BY l.lane_id FOR UPDATE;
 
 -- name: live_intents
 -- Open commands of these intents, oldest first. Their lanes are locked: none comes or goes.
@@ -292,13 +293,6 @@ CROSS JOIN LATERAL (SELECT x.id, x.lane_id FROM point_command x
 SELECT l.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, device_sn text)
 JOIN device d ON d.device_sn = r.device_sn AND (r.tenant_id IS NULL OR d.tenant_id = r.tenant_id)
 JOIN lane l ON l.tenant_id = d.tenant_id AND l.lane_key = d.lane_key;
-
--- name: lanes_of_evidence
--- Lock the lanes that evidence is about, in lane_id order.
-SELECT l.lane_id, l.tenant_id, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_holds,
-       l.last_priority, l.lane_key
-FROM lane l WHERE l.lane_id = ANY(CAST(:lanes AS bigint[]))
-ORDER BY l.lane_id FOR UPDATE;
 
 -- name: commands_of_evidence
 -- Lock the commands that evidence is about, in id order, with the database's clock.

@@ -1,6 +1,6 @@
 """Drivers, devices and points: what commands are checked against."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import RowMapping, Table, func, select
@@ -99,8 +99,7 @@ async def _place(
     found = await connection.execute(SQL["misplaced_devices"], {"rows": to_json(keys), "drivers": names})
     misplaced = list(found.mappings())
     if misplaced:  # asked again under the locks of the lanes that are left, which all who store in them hold
-        left = to_json([{"tenant_id": row["tenant_id"], "was": row["was"]} for row in misplaced])
-        lanes = sorted((await connection.execute(SQL["lock_left_lanes"], {"rows": left})).scalars())
+        lanes = await _lock_lanes(connection, [(row["tenant_id"], row["was"]) for row in misplaced])
         found = await connection.execute(SQL["misplaced_devices"], {"rows": to_json(keys), "drivers": names})
         misplaced = list(found.mappings())
         await connection.execute(SQL["note_left_lanes"], {"lanes": lanes})
@@ -121,10 +120,16 @@ async def _place(
         await connection.execute(SQL["move_lanes"], {"rows": to_json(keys)})
 
 
+async def _lock_lanes(connection: AsyncConnection, keys: Iterable[tuple[int, str]]) -> list[int]:
+    """Lock those that exist; who stores in them at this moment is waited for, or looks again. Returns their ids."""
+    named = to_json([{"tenant_id": tenant, "lane_key": key} for tenant, key in set(keys)])
+    found = sorted((await connection.execute(SQL["lanes_by_key"], {"rows": named})).scalars())
+    await connection.execute(SQL["lock_lanes"], {"lanes": found})
+    return found
+
+
 async def _put_lane_policies(connection: AsyncConnection, lanes: Sequence[dict[str, Any]]) -> None:
-    named = {"rows": to_json([{"tenant_id": lane["tenant_id"], "lane_key": lane["lane_key"]} for lane in lanes])}
-    known_lanes = (await connection.execute(SQL["lanes_by_key"], named)).scalars()
-    await connection.execute(SQL["lock_lanes"], {"lanes": sorted(known_lanes)})
+    await _lock_lanes(connection, [(lane["tenant_id"], lane["lane_key"]) for lane in lanes])
     put = await connection.execute(SQL["put_lane_policies"], {"rows": to_json(lanes)})
     known = {(row.tenant_id, row.lane_key) for row in put}
     unknown = [lane["lane_key"] for lane in lanes if (lane["tenant_id"], lane["lane_key"]) not in known]

@@ -19,12 +19,6 @@ WHERE d.lane_key IS DISTINCT FROM w.lane_key
     SELECT r.tenant_id, r.device_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, device_id bigint)))
 ORDER BY d.tenant_id, d.device_id;
 
--- name: lock_left_lanes
--- Lock the lanes that devices leave, in lane_id order: who stores in them at this moment looks again.
-SELECT l.lane_id FROM lane l WHERE (l.tenant_id, l.lane_key) IN (
-  SELECT r.tenant_id, r.was FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, was text))
-ORDER BY l.lane_id FOR UPDATE;
-
 -- name: note_left_lanes
 -- Devices have left these lanes.
 UPDATE lane SET placement = placement + 1 WHERE lane_id = ANY(CAST(:lanes AS bigint[]));
