@@ -1,6 +1,7 @@
 """Lanes that several devices share, of one driver or of two, and devices that move between lanes."""
 
 import asyncio
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -181,4 +182,26 @@ async def test_drop_oldest_holds_its_bound_in_a_group(engine: AsyncEngine, limit
     answers = await store(engine, *(submission(device, str(n)) for n in range(40)))
     waiting = [a for a in answers if isinstance(a, Accepted) and a.command["status"] == "PENDING"]
     assert len(waiting) == limit
+    await books_balance(engine)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_group_is_admitted_as_its_commands_would_be_one_by_one(engine: AsyncEngine, seed: int) -> None:
+    chance = random.Random(seed)
+    _, [together, apart] = await lane_of(engine, 2, depth_limit=chance.randint(1, 6), on_full="drop_oldest")
+    points = [chance.choice([1, UNLOCK]) for _ in range(24)]
+    intents = [chance.choice([None, None, "a", "b"]) for _ in points]
+
+    def given(device: int) -> list[Any]:
+        merges = [None if intent is None else "latest" for intent in intents]
+        rows = enumerate(zip(points, intents, merges, strict=True))
+        return [submission(device, str(n), point=p, intent_key=i, merge=m) for n, (p, i, m) in rows]
+
+    group = await store(engine, *given(together))
+    single = [answer for one in given(apart) for answer in await store(engine, one)]
+    outcomes = [[a.code if isinstance(a, ProblemError) else "" for a in answers] for answers in (group, single)]
+    assert outcomes[0] == outcomes[1]
+    sql = "SELECT request_value, status, error_code FROM point_command WHERE device_id = :d ORDER BY seq"
+    left = [await rows(engine, sql, d=device) for device in (together, apart)]
+    assert left[0] == left[1]
     await books_balance(engine)

@@ -1,7 +1,7 @@
 """Which commands may enter their lanes, and which ones leave for them. Decided under the lanes' locks."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
@@ -32,6 +32,7 @@ class Admitted:
     entering: list[NewCommand] = field(default_factory=list)
     refused: dict[Key, ProblemError] = field(default_factory=dict)
     live: dict[Key, Key] = field(default_factory=dict)  # a duplicate, and the live command it duplicates
+    later: list[NewCommand] = field(default_factory=list)  # may find room when those before them are stored
     withdrawn: tuple[Change, ...] = ()
 
 
@@ -57,11 +58,13 @@ async def enter(connection: AsyncConnection, commands: Sequence[NewCommand], gra
         return entered
     lanes = Lanes(connection)
     await lanes.lock(commands)
-    for number, wave in enumerate(waves(lanes, commands)):
-        if number >= MOST_WAVES:
-            entered.refused |= {command.key: lane_busy(command) for command in wave}
-            continue
+    rest = list(commands)
+    for _ in range(MOST_WAVES):
+        if not rest:
+            break
+        wave, rest = next_wave(lanes, rest)
         admitted = await admit(lanes, wave, grace)
+        rest = admitted.later + rest
         inserted = await enqueue(connection, admitted.entering, admitted.lane_ids)
         if admitted.withdrawn and len(inserted) < len(admitted.entering):
             raise RowsMovedError  # the others were withdrawn for a command that somebody else has stored meanwhile
@@ -69,6 +72,7 @@ async def enter(connection: AsyncConnection, commands: Sequence[NewCommand], gra
         entered.refused |= admitted.refused
         entered.live |= admitted.live
         entered.withdrawn += admitted.withdrawn
+    entered.refused |= {command.key: lane_busy(command) for command in rest}
     return entered
 
 
@@ -105,27 +109,30 @@ class Lanes:
         return lane_id
 
 
-def waves(lanes: Lanes, commands: Sequence[NewCommand]) -> Iterator[list[NewCommand]]:
-    """The commands in their order, in parts within which none can be in another one's way.
+def next_wave(lanes: Lanes, commands: list[NewCommand]) -> tuple[list[NewCommand], list[NewCommand]]:
+    """The first commands, as many as can't be in each other's way, and the others.
 
-    So no intent stands twice in a part, and no part fills a lane beyond its bound by itself.
+    So no intent stands twice in a wave, no wave fills a lane beyond its bound by itself, and where a full lane gives
+    up old commands no wave holds one that may replace others beside one that needs their room.
     """
-    part: list[NewCommand] = []
     intents: set[Intent] = set()
     count: Counter[int] = Counter()
-    for command in commands:
+    with_intent: Counter[int] = Counter()
+    for at, command in enumerate(commands):
         lane_id = lanes.id_of(command)
         intent = _intent(lane_id, command)
-        too_many = command.on_full == "drop_oldest" and count[lane_id] >= command.depth_limit
-        if (intent is not None and intent in intents) or too_many:
-            yield part
-            part, intents, count = [], set(), Counter()
-        part.append(command)
+        in_the_way = intent is not None and intent in intents
+        if command.on_full == "drop_oldest" and count[lane_id]:
+            full = lanes.depth[lane_id] + count[lane_id] >= command.depth_limit
+            mixed = intent is not None or with_intent[lane_id] > 0
+            in_the_way = in_the_way or count[lane_id] >= command.depth_limit or (full and mixed)
+        if in_the_way:
+            return commands[:at], commands[at:]
         count[lane_id] += 1
         if intent is not None:
             intents.add(intent)
-    if part:
-        yield part
+            with_intent[lane_id] += 1
+    return commands, []
 
 
 async def admit(lanes: Lanes, wave: Sequence[NewCommand], grace: timedelta) -> Admitted:
@@ -170,9 +177,7 @@ def _intent(lane_id: int, command: NewCommand) -> Intent | None:
 class _Door:
     def __init__(self, lanes: Lanes, live: dict[Intent, list[RowMapping]]) -> None:
         self._lanes, self._live = lanes, live
-        self._full: dict[int, list[NewCommand]] = defaultdict(
-            list
-        )  # those that enter a full lane that gives up old ones
+        self._full: dict[int, list[NewCommand]] = defaultdict(list)  # who enters a full lane that gives up old ones
         self.leaving: dict[Key, tuple[Withdrawal, NewCommand]] = {}
         self.admitted = Admitted()
 
@@ -197,7 +202,10 @@ class _Door:
         self.admitted.entering.append(command)
 
     async def make_room(self) -> None:
-        """Give up the oldest safe commands of full lanes; who finds no room all the same is refused."""
+        """Give up the oldest safe commands of full lanes; who finds no room all the same is refused.
+
+        Unless some before it in this wave may be given up for it: they have to be stored first.
+        """
         if not self._full:
             return
         wanted = [{"lane_id": lane_id, "most": len(entering)} for lane_id, entering in self._full.items()]
@@ -212,12 +220,22 @@ class _Door:
             for command, old in zip(entering, given_up, strict=False):
                 self.leaving[old] = (DROPPED, command)
             self._lanes.depth[lane_id] -= min(len(given_up), len(entering))
-            for command in entering[len(given_up) :]:
-                self._turn_away(command, lane_id)
+            if len(entering) > len(given_up):
+                self._no_room(lane_id, entering[len(given_up)])
 
-    def _turn_away(self, command: NewCommand, lane_id: int) -> None:
+    def _no_room(self, lane_id: int, first: NewCommand) -> None:
+        """For this one and those behind it in its lane: their order stays."""
+        inside = [command for command in self.admitted.entering if self._lanes.id_of(command) == lane_id]
+        at = inside.index(first)
+        for command in inside[at:]:
+            self._take_back(command, lane_id)
+            if at > 0:
+                self.admitted.later.append(command)
+            else:
+                self.admitted.refused[command.key] = lane_full(command)
+
+    def _take_back(self, command: NewCommand, lane_id: int) -> None:
         self.admitted.entering.remove(command)
-        self.admitted.refused[command.key] = lane_full(command)
         stays = [row for row, (_, newer) in self.leaving.items() if newer is command]
         for row in stays:
             del self.leaving[row]

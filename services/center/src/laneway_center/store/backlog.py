@@ -16,7 +16,6 @@ from laneway_center.store.statements import SQL
 from laneway_shared.problems import ProblemError
 
 SAMPLE_S = 1.0
-NEAR_MOST = 0.5  # of a bound, however small it is
 NEAR_SHARE, NEAR_LEAST = 0.2, 5000  # of a bound, and commands: closer than the larger of them, it is counted
 RETRY_AFTER_S = 5
 ALL = ""  # no driver service is called so
@@ -58,7 +57,7 @@ class Backlog:
 
 
 def _margin(limit: int) -> float:
-    return min(max(NEAR_SHARE * limit, NEAR_LEAST), NEAR_MOST * limit)
+    return max(NEAR_SHARE * limit, NEAR_LEAST)
 
 
 def backlog_full(driver: str, limit: int) -> ProblemError:
