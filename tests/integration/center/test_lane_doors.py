@@ -102,6 +102,7 @@ async def test_in_flight_then_waiting_for_the_answer_then_in_back_off(lane: Lane
     backing_off = await lane.explained()
     assert kinds(backing_off) == ["back_off"]
     assert (backing_off["head"]["commandId"], len(backing_off["next"])) == (one, 1)
+    assert backing_off["inFlight"] is None, "it waits"
 
 
 async def test_a_held_lane_says_who_holds_it_and_why(lane: Lane) -> None:
@@ -178,7 +179,7 @@ async def test_lists_and_policies(http: httpx.AsyncClient, engine: AsyncEngine) 
         "retry": ("relaxed", "device"),
         "reviewPolicy": ("release", "center"),
         "maxAttempts": (3, "center"),
-        "ackTimeout": (None, "center"),
+        "ackTimeout": (None, "family"),
         "depthLimit": (3, "lane"),
         "onFull": ("drop_oldest", "lane"),
     }

@@ -11,10 +11,11 @@ from sqlalchemy import RowMapping
 from laneway_center.api.bodies import Body, Reason
 from laneway_center.api.doors import Behind, Doors, OperatorName, Tenant, json_body, within
 from laneway_center.explanation import blockers, headline
-from laneway_center.policies import POLICIES, resolve
+from laneway_center.policies import POLICIES, Resolved, resolve
 from laneway_center.store.actions import Operator
 from laneway_center.store.lanes import LaneFacts, hold_lane, list_lanes, read_lane, release_lane, skip_head
 from laneway_center.traces import note_changes
+from laneway_shared.lifecycle import Status
 from laneway_shared.problems import responses
 
 router = APIRouter(prefix="/lanes", tags=["lanes"])
@@ -62,7 +63,10 @@ class LaneList(Body):
 
 
 class PolicyView(Body):
-    """A policy's value and the level that set it: command, point, lane, device, driver or center."""
+    """A policy's value and the level that set it: lane, device, driver or center.
+
+    An `ackTimeout` of null set by `family`: the one of the device's profile, or the center's if it has none.
+    """
 
     value: Any
     set_by: str
@@ -207,15 +211,15 @@ _SAME_NAME = (
 
 def _lane_fields(row: RowMapping) -> dict[str, Any]:
     holder = None
-    if row["holder"] is not None:
+    if row["holder"] is not None and row["holder_status"] != Status.RETRY_WAIT:  # that one waits, at the head
         holder = InFlightView(
             command_id=row["holder"],
             status=row["holder_status"],
             attempt=row["holder_attempt"],
             since=row["claimed_at"],
         )
-    since = row["ready_at"] if holder is None else row["claimed_at"]
-    waits = holder is not None or row["depth"] > 0
+    since = row["ready_at"] if row["holder"] is None else row["claimed_at"]
+    waits = row["holder"] is not None or row["depth"] > 0
     return {name: row[name] for name in _SAME_NAME} | {
         "in_flight": holder,
         "blocked_for": max(0.0, (row["now"] - since).total_seconds()) if waits and since is not None else None,
@@ -235,7 +239,7 @@ def _terms_view(row: RowMapping, doors: Behind) -> TermsView:
         device_id=row["device_id"],
         device_sn=row["device_sn"],
         driver=row["driver"],
-        policies={_NAMES.get(n, n): PolicyView(value=_value(n, r.value), set_by=r.set_by) for n, r in resolved.items()},
+        policies={_NAMES.get(n, n): _policy_view(n, r) for n, r in resolved.items()},
         points=orjson.loads(row["points"] or "[]"),
     )
 
@@ -244,5 +248,9 @@ _SHOWN = ("gate", "retry", "reviewPolicy", "maxAttempts", "ackTimeout", "depthLi
 _NAMES = dict(zip(POLICIES, _SHOWN, strict=True))
 
 
-def _value(name: str, value: Any) -> Any:
-    return value / 1000 if name == "ack_timeout_ms" and value is not None else value
+def _policy_view(name: str, resolved: Resolved) -> PolicyView:
+    if name != "ack_timeout_ms":
+        return PolicyView(value=resolved.value, set_by=resolved.set_by)
+    if resolved.value is None:  # its driver tells with each hand-over
+        return PolicyView(value=None, set_by="family")
+    return PolicyView(value=resolved.value / 1000, set_by=resolved.set_by)

@@ -138,6 +138,8 @@ def _counts(said: Any) -> str:
 
 def _policy(said: Any) -> str:
     if isinstance(said, Mapping):
+        if said.get("setBy") == "family":
+            return "the device family's, else the center's"
         return f"{cell(said.get('value')) or 'none'} (by {said.get('setBy')})"
     return cell(said)
 
