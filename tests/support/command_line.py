@@ -6,14 +6,16 @@ import os
 import pty
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
+import structlog
 
 from laneway_center.cli import main
 from laneway_local.services import script
+from laneway_shared import telemetry
 
 LIMIT_S = 60.0
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -77,6 +79,21 @@ async def on_terminal(*arguments: str, columns: int = 80, given: dict[str, str])
     return process.returncode, STYLE.sub("", seen.decode().replace("\r\n", "\n"))
 
 
+@contextmanager
+def _logs_restored() -> Iterator[None]:
+    """Some commands silence all logs of their process: here the tests that follow still want to hear them."""
+    root, config, lines = logging.getLogger(), structlog.get_config(), dict(vars(telemetry._lines))
+    handlers, levels = root.handlers[:], {name: logging.getLogger(name).level for name in (None, "aio_pika", "aiormq")}
+    try:
+        yield
+    finally:
+        structlog.configure(**config)
+        vars(telemetry._lines).update(lines)
+        root.handlers = handlers
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
 def run_here(
     arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], **given: str
 ) -> Ended:
@@ -89,7 +106,7 @@ def run_here(
     monkeypatch.setattr(sys, "argv", ["laneway", *arguments])
     monkeypatch.setattr(logging, "disable", lambda: None)  # it would stay off for the tests that follow
     capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
+    with _logs_restored(), pytest.raises(SystemExit) as ended:
         main.main()
     said = capsys.readouterr()
     assert isinstance(ended.value.code, int)
