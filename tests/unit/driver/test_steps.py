@@ -11,7 +11,7 @@ import pytest
 from laneway_driver.port import Accepted, Call, Done, NotSent, Outcome, Refused, Transmitted, Unknown
 from laneway_shared import broker, failpoints
 from laneway_shared.lifecycle import ResultKind
-from laneway_shared.messages import Target
+from laneway_shared.messages import CommandMessage, Target
 from unit.driver.stand_ins import COMMAND_ID, NOW, TOPOLOGY, Rig, command, read_command, until
 
 
@@ -106,7 +106,22 @@ async def test_the_copy_of_a_read_never_says_that_the_device_was_not_called() ->
 
 async def test_a_redelivered_read_is_run_again() -> None:
     async with Rig().running() as rig:
-        assert (await rig.answer(read_command(), redelivered=True)).status is ResultKind.SUCCESS
+        await rig.answer(command())  # the time is known
+        assert (await rig.answer(read_command(attempt=2), redelivered=True)).status is ResultKind.SUCCESS
+
+
+@pytest.mark.parametrize("make", [command, read_command], ids=["write", "read"])
+async def test_what_was_held_back_is_not_run_by_a_driver_that_has_seen_nothing_else(
+    make: Callable[..., CommandMessage],
+) -> None:
+    """A frozen process had it in its socket: it can't tell that from a fresh one and a wall clock that is off."""
+    async with Rig().running() as rig:
+        held = {"publishedAt": NOW - timedelta(seconds=12), "startBy": NOW - timedelta(seconds=2)}
+        result = await rig.answer(make(**held))
+        assert (result.status, result.error_code) == (ResultKind.EXPIRED, "CLOCK_UNSETTLED")
+        copy = await rig.answer(make(attempt=2, **held), redelivered=True)
+        assert copy.status is ResultKind.REDELIVERED
+        assert rig.adapter.calls == []
 
 
 async def test_the_call_comes_after_the_confirm_of_started() -> None:

@@ -82,8 +82,10 @@ class StateFile:
         self.change(starter=identify(os.getpid()), complete=False)
 
     def remove(self) -> None:
-        """Forget everything."""
+        """Forget everything, also what a process was about to write when it was killed."""
         self.path.unlink(missing_ok=True)
+        for unfinished in self.path.parent.glob(f"{self.path.name}.*"):
+            unfinished.unlink(missing_ok=True)
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -102,7 +102,7 @@ class Executor:
         return self.result(command, K.NOT_SENT, error_code="STARTED_UNCONFIRMED", error_message=why)
 
     def _late(self, command: CommandMessage) -> ResultMessage | None:
-        if command.type is CommandType.WRITE and not self._clock.trusted:
+        if not self._clock.trusted:
             why = "this driver can't tell yet how old the message is: its clock and the center's disagree"
             return self.result(command, K.EXPIRED, error_code="CLOCK_UNSETTLED", error_message=why)
         now = self._clock.now()
