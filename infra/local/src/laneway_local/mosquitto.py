@@ -58,6 +58,7 @@ class Mosquitto:
         lines = (
             f"listener {port} {LOOPBACK}",
             "allow_anonymous true",
+            "set_tcp_nodelay true",  # else a message right behind an ack waits some 40 ms for TCP
             *(("user root",) if os.geteuid() == 0 else ()),  # it would become a user who can't enter our folder
             f"max_queued_messages {QUEUED_MESSAGES}",
             "persistence true",

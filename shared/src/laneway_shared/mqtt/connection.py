@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +19,8 @@ from laneway_shared.mqtt.underneath import cut_off, prepare
 
 CONNECT_TIMEOUT_S = 4.0
 MOST_WAITING_QOS0 = 10_000
+# else a second small packet, such as a publish right after an ack, waits some 40 ms for the broker's TCP to answer
+_AT_ONCE = ((socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),)
 
 # aiomqtt and paho report each lost connection on their own; whoever holds the connection says it in one line
 _silent = logging.getLogger("laneway.mqtt")
@@ -115,6 +118,7 @@ def _client(address: MqttAddress, options: MqttOptions) -> aiomqtt.Client:
         keepalive=options.keepalive_s,
         queue_type=asyncio.Queue[aiomqtt.Message] if options.keep_all else _Arrived,
         max_inflight_messages=options.most_unacked,
+        socket_options=_AT_ONCE,
         tls_context=ssl.create_default_context() if address.tls else None,
     )
     client.pending_calls_threshold = sys.maxsize  # the number of concurrent publishes is ours to bound
