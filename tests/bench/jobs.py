@@ -132,7 +132,7 @@ async def _one(center: Caller, device: int, value: int) -> float:
     status, said = await center.post("/commands", orjson.dumps(command))
     assert status == 202, said
     while not said["final"]:
-        status, said = await center.get(f"/commands/{command['commandId']}")
+        status, said = await center.get(f"/commands/{command['commandId']}?wait=5")
         assert status == 200, said
         assert time.perf_counter() < began + 30, said
     took = time.perf_counter() - began
