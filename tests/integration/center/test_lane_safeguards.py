@@ -181,7 +181,7 @@ def anything_can_be_cancelled(patch: pytest.MonkeyPatch) -> None:
 
 
 NO_HOLDS = without("lock_ready_lanes", "AND operator_hold IS NULL AND review_holds = 0")
-RESULTS_OPEN_LANES = without("write_lanes", "UPDATE lane l SET", "UPDATE lane l SET operator_hold = NULL,")
+RESULTS_OPEN_LANES = without("write_back", "UPDATE lane l SET", "UPDATE lane l SET operator_hold = NULL,")
 NEWEST_FIRST = without("claim_heads", "ORDER BY c.seq LIMIT 1", "ORDER BY c.seq DESC LIMIT 1")
 HARDLY_ANY_AGEING = without("claim_heads", "/ :ageing_s", "/ (:ageing_s * 99)")
 ANYTHING_IS_DROPPED = without("oldest_safe", "AND c.retry_safety = 'safe'")

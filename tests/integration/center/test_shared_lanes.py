@@ -139,7 +139,7 @@ async def test_a_result_says_that_its_driver_has_room_again(engine: AsyncEngine)
     [row] = await claims(engine, driver, room=1)
     assert (await claims(engine, driver, room=1)) == []
     applied = await apply(engine, [about(row["command_id"], Evidence(kind=K.SUCCESS, attempt=1))], AT_ONCE)
-    assert applied.lanes_ready, "the other lane waits for room"
+    assert applied.ready is None, "the other lane waits for room"
 
 
 async def test_the_same_command_at_once_into_a_full_lane_is_known_and_not_refused(engine: AsyncEngine) -> None:

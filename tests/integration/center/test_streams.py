@@ -154,7 +154,7 @@ async def heard_elsewhere(system: System) -> None:
 
 
 async def test_waiting_answers_though_no_wake_up_arrives(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Wakeups, "commands_moved", lambda *_: None)
+    monkeypatch.setattr(Wakeups, "commands_moved", lambda *_, **__: None)
     one = await system.sent()
     began = time.monotonic()
     waiting = asyncio.ensure_future(system.client.get(f"/commands/{one}?wait=15"))

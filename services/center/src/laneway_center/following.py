@@ -15,7 +15,8 @@ TAIL = 12  # hexadecimal digits that name a command in a wake-up: twins only wak
 class Follower:
     """One who waits for news of one command."""
 
-    command_pk: int
+    command_pk: int | None  # None: not known yet
+    ends_only: bool = False  # it asks whether the command has ended, and for nothing in between
     newest: int = 0  # line of the timeline that the last look saw
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -61,9 +62,9 @@ class Followers:
         self._elsewhere_until = time.monotonic() + HEARD_FOR_S
 
     @contextlib.contextmanager
-    def follow(self, command_id: str, command_pk: int) -> Iterator[Follower]:
+    def follow(self, command_id: str, command_pk: int | None = None, *, ends_only: bool = False) -> Iterator[Follower]:
         """Wait for news of a command inside the block. What happened before has to be read after entering it."""
-        follower, tail = Follower(command_pk), tail_of(command_id)
+        follower, tail = Follower(command_pk, ends_only), tail_of(command_id)
         self._by_tail.setdefault(tail, set()).add(follower)
         self._count += 1
         self._arrived.set()
@@ -75,23 +76,24 @@ class Followers:
             if not self._by_tail[tail]:
                 del self._by_tail[tail]
 
-    def tell(self, tails: Iterable[str]) -> None:
-        """Wake those who wait for these."""
+    def tell(self, tails: Iterable[str], *, going_on: bool) -> None:
+        """Wake those who wait for these. `going_on`: none of them has ended by what happened."""
         for tail in tails:
             for follower in self._by_tail.get(tail, ()):
-                follower.news.set()
+                if not (going_on and follower.ends_only):
+                    follower.news.set()
 
     def looked(self, newest: dict[int, int]) -> None:
         """Wake those of whose command a look found a newer line than the look before did (the first: any)."""
         for each in self._all():
-            line = newest.get(each.command_pk, 0)
+            line = newest.get(each.command_pk, 0) if each.command_pk else 0
             if line > each.newest:
                 each.newest = line
                 each.news.set()
 
     def commands(self) -> list[int]:
         """Row ids of the commands somebody waits for."""
-        return sorted({each.command_pk for each in self._all()})
+        return sorted({each.command_pk for each in self._all() if each.command_pk})
 
     def close(self) -> None:
         """The process stops: whoever waits ends by itself."""

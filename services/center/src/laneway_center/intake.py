@@ -18,7 +18,7 @@ from laneway_center.store.admission import Entered, enter
 from laneway_center.store.backlog import Backlog
 from laneway_center.store.commands import show_commands
 from laneway_center.store.database import DatabaseAwayError, transact
-from laneway_center.store.enqueue import Key, NewCommand, known_bodies, scopes
+from laneway_center.store.enqueue import Asked, Key, NewCommand, known_bodies, scopes
 from laneway_center.store.history import refuse_archived
 from laneway_center.traces import note_changes
 from laneway_center.wakeups import Wakeups
@@ -63,6 +63,12 @@ class Submission:
     def key(self) -> Key:
         """Who it is."""
         return self.tenant_id, self.command_id
+
+    @property
+    def asked(self) -> Asked:
+        """What the tables are asked about it."""
+        command_id = None if self.id_made_here else self.command_id
+        return Asked(self.tenant_id, command_id, self.device_id, self.point_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +162,7 @@ class Intake:
         created = [a.command for a in answers if isinstance(a, Accepted) and a.created]
         if created:
             metrics.ACCEPTED.inc(len(created))
-            self._wakeups.lanes_ready()
+            self._wakeups.lanes_ready({row["driver"] for row in created})
             for row in created:
                 log.info("enqueue", commandId=str(row["command_id"]), tenantId=row["tenant_id"],
                          laneKey=row["lane_key"], intentKey=row["intent_key"], attempt=0)  # fmt: skip
@@ -173,16 +179,19 @@ class Intake:
     async def _store(
         self, connection: AsyncConnection, submissions: Sequence[Submission], archived: dict[Key, str]
     ) -> tuple[list[Answer], Entered]:
-        known = archived | await known_bodies(connection, [s.key for s in submissions])
         first: dict[Key, Submission] = {}
         for submission in submissions:
-            if submission.key not in known:
-                first.setdefault(submission.key, submission)
-        fresh = list(first.values())
-        rows = await scopes(connection, [(s.tenant_id, s.device_id, s.point_id) for s in fresh]) if fresh else []
+            first.setdefault(submission.key, submission)
+        rows = await scopes(connection, [s.asked for s in first.values()])
+        known = {key: row["known_body"].hex() for key, row in zip(first, rows, strict=True) if row["known_body"]}
+        known = archived | known
+        fresh: list[Submission] = []
         refusals: dict[Key, ProblemError] = {}
         passed: list[NewCommand] = []
-        for submission, scope in zip(fresh, rows, strict=True):
+        for (key, submission), scope in zip(first.items(), rows, strict=True):
+            if key in known:
+                continue
+            fresh.append(submission)
             try:
                 passed.append(check(submission, scope, self._settings))
             except ProblemError as problem:

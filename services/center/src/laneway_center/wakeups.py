@@ -19,9 +19,31 @@ FOLLOWED = "laneway_commands_followed"
 MOVED = "laneway_commands_moved"
 RECONNECT_S = 1.0
 FOLLOWED_EVERY_S = 2.0
-MOVED_MOST = 7_800 // TAIL  # commands in one NOTIFY, whose payload ends at 8,000 bytes
+PAYLOAD_MOST = 7_800  # bytes; a NOTIFY's payload ends at 8,000
+GOING_ON, PERHAPS_ENDED = ".", "!"  # what stands behind each command in a NOTIFY
+ENTRY = TAIL + 1
+MOVED_MOST = PAYLOAD_MOST // ENTRY  # commands in one NOTIFY
 BACKLOG_MOST = 50_000  # commands not yet told of; beyond it the looks of those who follow have to do
 _TROUBLE = (OSError, asyncio.TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class _Ready:
+    """Driver services that have lanes which can send, until somebody takes them."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self._drivers: frozenset[str] | None = frozenset()
+
+    def add(self, drivers: frozenset[str] | None) -> None:
+        """None: nobody knows which."""
+        self._drivers = None if drivers is None or self._drivers is None else self._drivers | drivers
+        self.event.set()
+
+    def take(self) -> frozenset[str] | None:
+        """All that were added since; None: any."""
+        drivers, self._drivers = self._drivers, frozenset()
+        self.event.clear()
+        return drivers
 
 
 class Wakeups:
@@ -34,36 +56,46 @@ class Wakeups:
         """`listens`: wakes dispatchers of this process; `serves`: callers of this process may follow commands."""
         self._dsn = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
         self._listens, self._serves = listens, serves
-        self._ready = asyncio.Event()
+        self._ready = _Ready()
+        self._ready_elsewhere = _Ready()  # not told yet
         self._to_tell = asyncio.Event()
-        self._lanes_to_tell = False
-        self._moved: set[str] = set()
+        self._moved: dict[str, bool] = {}  # tails of commands not yet told of; whether all of it left them open
         self._said_at = 0.0
         self.followers = Followers(arrived=self._to_tell)
 
-    def lanes_ready(self) -> None:
-        """Some lane can send (after the commit that made it so)."""
-        self._ready.set()
-        self._lanes_to_tell = True
+    def lanes_ready(self, drivers: Iterable[str] | None = None) -> None:
+        """Some lane can send (after the commit that made it so): of one of these driver services, or anywhere."""
+        named = None if drivers is None else frozenset(drivers)
+        self._ready.add(named)
+        self._ready_elsewhere.add(named)
         self._to_tell.set()
 
-    def commands_moved(self, command_ids: Iterable[str | None]) -> None:
-        """There are new lines in the timelines of these (after the commit that wrote them)."""
+    def commands_moved(self, command_ids: Iterable[str | None], *, going_on: bool = False) -> None:
+        """There are new lines in the timelines of these (after the commit that wrote them).
+
+        `going_on`: none has ended by that, so that whoever waits for ends need not look.
+        """
         elsewhere = self.followers.elsewhere
         if not (elsewhere or self.followers.here):
             return
         tails = {tail_of(command_id) for command_id in command_ids if command_id}
-        self.followers.tell(tails)
+        self.followers.tell(tails, going_on=going_on)
         if elsewhere and len(self._moved) < BACKLOG_MOST:
-            self._moved |= tails
+            self._moved |= {tail: going_on and self._moved.get(tail, True) for tail in tails}
             self._to_tell.set()
 
-    async def wait(self, timeout_s: float) -> None:
-        """Until some lane is ready, or the time is over."""
+    async def wait(self, timeout_s: float) -> frozenset[str] | None:
+        """Until some lane is ready: the driver services to look at. None: any, also when the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._ready.wait()
-        self._ready.clear()
+                await self._ready.event.wait()
+        if not self._ready.event.is_set():
+            return None
+        return self._ready.take()
+
+    def woken(self) -> frozenset[str] | None:
+        """The same of what has come by now, which may be nothing."""
+        return self._ready.take()
 
     async def run(self) -> None:
         """Tell other processes, and hear from them, until cancelled."""
@@ -89,11 +121,14 @@ class Wakeups:
             if pid == me:
                 return  # known here already
             if channel == READY:
-                self._ready.set()
+                self._ready.add(frozenset(payload.split(",")) if payload else None)
             elif channel == FOLLOWED:
                 self.followers.heard()
             else:
-                self.followers.tell(payload[at : at + TAIL] for at in range(0, len(payload), TAIL))
+                for mark in (GOING_ON, PERHAPS_ENDED):
+                    entries = (payload[at : at + ENTRY] for at in range(0, len(payload), ENTRY))
+                    tails = [entry[:TAIL] for entry in entries if entry.endswith(mark)]
+                    self.followers.tell(tails, going_on=mark == GOING_ON)
 
         await connection.add_listener(FOLLOWED, heard)
         if self._listens:
@@ -111,9 +146,10 @@ class Wakeups:
         if self.followers.here and time.monotonic() >= self._said_at + FOLLOWED_EVERY_S:
             self._said_at = time.monotonic()
             await connection.execute(f"NOTIFY {FOLLOWED}")
-        if self._lanes_to_tell:
-            self._lanes_to_tell = False
-            await connection.execute(f"NOTIFY {READY}")
-        moved, self._moved = sorted(self._moved), set()
+        if self._ready_elsewhere.event.is_set():
+            drivers = ",".join(sorted(self._ready_elsewhere.take() or ()))
+            await connection.execute("SELECT pg_notify($1, $2)", READY, drivers if len(drivers) < PAYLOAD_MOST else "")
+        moved = [f"{tail}{GOING_ON if open_ else PERHAPS_ENDED}" for tail, open_ in self._moved.items()]
+        self._moved = {}
         for at in range(0, len(moved), MOVED_MOST):
             await connection.execute("SELECT pg_notify($1, $2)", MOVED, "".join(moved[at : at + MOVED_MOST]))

@@ -27,7 +27,7 @@ from laneway_center.store.commands import Filter, get_command, list_commands, sh
 from laneway_center.store.locked_rows import Subject
 from laneway_center.store.withdrawals import cancel
 from laneway_center.traces import note_changes
-from laneway_shared.lifecycle import FINAL, Status
+from laneway_shared.lifecycle import Status
 from laneway_shared.messages import is_command_id
 from laneway_shared.problems import ProblemError, responses
 
@@ -110,12 +110,12 @@ async def show(
 ) -> Response:
     """A command as it stands; with `wait` as soon as it is final, or when that time is over."""
     row = None
-    if is_command_id(command_id):
+    if is_command_id(command_id) and wait:
+        row = await wait_for_end(doors, tenant_id, command_id.lower(), wait)
+    elif is_command_id(command_id):
         row = await within(get_command(doors.engine, tenant_id, command_id.lower()))
     if row is None:
         raise _unknown(command_id)
-    if wait and row["status"] not in FINAL:
-        row = await wait_for_end(doors, tenant_id, row, wait)
     return json_answer(command_json(row))
 
 

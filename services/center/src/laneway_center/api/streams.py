@@ -47,23 +47,31 @@ async def look_for_news(engine: AsyncEngine, followers: Followers) -> None:
             log.warning("follow.database_away", following=len(commands), error=error.message)
 
 
-async def wait_for_end(doors: Behind, tenant_id: int, row: RowMapping, timeout_s: float) -> RowMapping:
+async def wait_for_end(doors: Behind, tenant_id: int, command_id: str, timeout_s: float) -> RowMapping | None:
     """The command as soon as it is final, or as it stands when the time is over or this process stops.
 
+    None: there is no such command.
+
     Raises:
-        ProblemError: too many wait already.
+        ProblemError: it isn't final, and too many wait already.
         DatabaseAwayError: PostgreSQL can't be reached.
     """
     ends_at = time.monotonic() + timeout_s
-    command_id = str(row["command_id"])
-    _check_room(doors)
-    with doors.wakeups.followers.follow(command_id, row["id"]) as follower:
+    followers = doors.wakeups.followers
+    if followers.full:
+        row = await within(get_command(doors.engine, tenant_id, command_id))
+        if row is not None and row["status"] not in FINAL:
+            _check_room(doors)
+        return row
+    row = None
+    with followers.follow(command_id, ends_only=True) as follower:  # before the look: an end in between wakes
         while True:
             now = await within(get_command(doors.engine, tenant_id, command_id))
             row = row if now is None else now
             left = ends_at - time.monotonic()
-            if row["status"] in FINAL or left <= 0 or doors.wakeups.followers.closed:
+            if row is None or row["status"] in FINAL or left <= 0 or followers.closed:
                 return row
+            follower.command_pk = row["id"]
             await follower.wait(left)
 
 

@@ -54,9 +54,10 @@ class Dispatcher:
         self._wakeups = wakeups
         self._slots = asyncio.Semaphore(BATCHES_AT_ONCE)
         self._marks = SentMarks(engine, wakeups, settings.mark_sent_after_s)
-        self._live = LiveServices(capacity={}, profiles=())
+        self._live = LiveServices(capacity={}, ready=frozenset(), profiles=())
         self._live_until = 0.0
-        self._sent_to: dict[str, float] = {}  # driver service: when it was last sent something
+        self._wanted: frozenset[str] | None = None  # driver services to look at next; None: whichever has something
+        self._all_looked_at = 0.0
         self._stopping = False
         self._terms = ClaimTerms(
             by=settings.instance,
@@ -82,8 +83,9 @@ class Dispatcher:
 
     async def _look(self, sending: asyncio.TaskGroup) -> None:
         """Send what is ready, and wait where nothing is."""
+        wanted, self._wanted = self._wanted, None
         try:
-            more = await self._round(sending)
+            more = await self._round(sending, wanted)
         except DatabaseAwayError as error:
             log.warning("dispatch.database_away", error=error.message)
             await asyncio.sleep(AWAY_PAUSE_S)
@@ -91,40 +93,46 @@ class Dispatcher:
             log.exception("dispatch.refused")  # a bug; what can be sent is sent, this is tried again
             await asyncio.sleep(REFUSED_PAUSE_S)
         else:
-            if not more:
-                await self._wakeups.wait(self._settings.dispatch_poll_s)
+            poll_s = self._settings.dispatch_poll_s
+            woken = self._wakeups.woken() if more else await self._wakeups.wait(poll_s)
+            # lanes become ready by the passing of time as well, and a wake-up may be lost
+            if woken is not None and time.monotonic() < self._all_looked_at + poll_s:
+                self._wanted = woken | more
 
-    async def _round(self, sending: asyncio.TaskGroup) -> bool:
-        """Claim once per live driver service; True when there may be more right now."""
+    async def _round(self, sending: asyncio.TaskGroup, wanted: frozenset[str] | None) -> frozenset[str]:
+        """Claim once at each of these driver services; returns those that may have more right now."""
         if not self._publisher.connected or self._publisher.blocked:
-            return False
-        live = await self._live_services()
-        more = False
-        # who had something last has it again most likely; asking the others first would only delay it
-        for driver, capacity in sorted(live.capacity.items(), key=lambda each: -self._sent_to.get(each[0], 0.0)):
+            return frozenset()
+        live = await self._live_services(anew=wanted is None)
+        more: set[str] = set()
+        for driver in (live.ready if wanted is None else wanted) & live.capacity.keys():
             await self._slots.acquire()
-            room = round(capacity * (1 + self._settings.capacity_lead))
+            room = round(live.capacity[driver] * (1 + self._settings.capacity_lead))
             taken = time.monotonic()
             try:
                 claimed = await claim(self._engine, driver, room=room, profiles=live.profiles, terms=self._terms)
             except BaseException:
                 self._slots.release()
                 raise
-            more = more or claimed.looked >= self._settings.claim_batch
+            if claimed.looked >= self._settings.claim_batch:
+                more.add(driver)
+            more |= claimed.handed_to
             if not claimed:
                 self._slots.release()
                 continue
             failpoints.hit("dispatch.claimed")
-            self._sent_to[driver] = taken
             self._note_claimed(driver, claimed)
-            self._wakeups.commands_moved(row["command_id"] for row in claimed)
+            self._wakeups.commands_moved((row["command_id"] for row in claimed), going_on=True)
             sending.create_task(self._send(driver, claimed, taken), name=f"send to {driver}")
-        return more
+        return frozenset(more)
 
-    async def _live_services(self) -> LiveServices:
-        if time.monotonic() >= self._live_until:
+    async def _live_services(self, *, anew: bool) -> LiveServices:
+        began = time.monotonic()
+        if anew or began >= self._live_until:
             self._live = await live_services(self._engine)
-            self._live_until = time.monotonic() + LIVE_FOR_S
+            self._live_until = began + LIVE_FOR_S
+        if anew:
+            self._all_looked_at = began
         return self._live
 
     @staticmethod

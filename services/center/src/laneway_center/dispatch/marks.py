@@ -59,4 +59,4 @@ class SentMarks:
             # the mark is for people: results and the bound move a DISPATCHING command on just as well
             log.warning("dispatch.sent_unmarked", count=len(confirmed), error=error.message)
         failpoints.hit("dispatch.marked")
-        self._wakeups.commands_moved(row["command_id"] for row in confirmed)
+        self._wakeups.commands_moved((row["command_id"] for row in confirmed), going_on=True)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import chain
 from typing import Any
 
 import structlog
@@ -20,7 +19,7 @@ from laneway_shared import failpoints
 from laneway_shared.broker import Consumer, Delivery, ack_all
 from laneway_shared.errors import UnreadableMessageError
 from laneway_shared.judgement import Evidence
-from laneway_shared.lifecycle import ResultKind
+from laneway_shared.lifecycle import FINAL, ResultKind
 from laneway_shared.messages import ResultMessage, decode_results
 
 log = structlog.get_logger(__name__)
@@ -127,14 +126,15 @@ class ResultRecorder:
     def _note(self, readable: Sequence[_Parsed], applied: Applied) -> None:
         note_evidence([each.result for each in readable if each.result])
         note_changes(applied.changes)
-        if applied.lanes_ready:
-            self._wakeups.lanes_ready()
+        if applied.ready or applied.ready is None:
+            self._wakeups.lanes_ready(applied.ready)
         # a device that names no command is only known by the change it made; a line of it that changed nothing waits
         # for the next look
-        moved = chain(
-            (each.result.command_id for each in readable if each.result), (c.command_id for c in applied.changes)
-        )
-        self._wakeups.commands_moved(moved)
+        moved = {each.result.command_id for each in readable if each.result}
+        moved |= {change.command_id for change in applied.changes}
+        ended = {change.command_id for change in applied.changes if change.after in FINAL}
+        self._wakeups.commands_moved(ended)
+        self._wakeups.commands_moved(moved - ended, going_on=True)
 
 
 def _parse(delivery: Delivery) -> list[_Parsed]:

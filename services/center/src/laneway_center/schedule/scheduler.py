@@ -122,8 +122,8 @@ class Scheduler:
         applied = await apply(self._engine, items, self._terms)
         failpoints.hit("schedule.expired")
         note_changes(applied.changes)
-        if applied.lanes_ready:
-            self._wakeups.lanes_ready()
+        if applied.ready or applied.ready is None:
+            self._wakeups.lanes_ready(applied.ready)
         self._wakeups.commands_moved(change.command_id for change in applied.changes)
 
     async def _hand_on(self) -> bool:

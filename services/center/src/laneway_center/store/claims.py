@@ -16,6 +16,7 @@ class LiveServices:
     """Who could run commands now: capacity by driver service, and the profiles that are listened for."""
 
     capacity: dict[str, int]
+    ready: frozenset[str]  # driver services of which some lane could send
     profiles: tuple[str, ...]
 
 
@@ -31,11 +32,12 @@ class ClaimTerms:
 
 
 class Claims(list[RowMapping]):
-    """Claimed attempts. `looked`: how many lanes were looked at for them."""
+    """Claimed attempts. `looked`: lanes looked at for them; `handed_to`: where some of these can send now."""
 
     def __init__(self, rows: Iterable[RowMapping], *, looked: int) -> None:
         super().__init__(rows)
         self.looked = looked
+        self.handed_to: frozenset[str] = frozenset()  # driver services
 
 
 async def live_services(engine: AsyncEngine) -> LiveServices:
@@ -50,7 +52,8 @@ async def live_services(engine: AsyncEngine) -> LiveServices:
             rows = (await connection.execute(SQL["live_services"])).all()
         profiles = sorted({profile for row in rows for profile in row.profiles or ()})
         capacity = {row.service: row.capacity or 0 for row in rows if row.drives}
-        return LiveServices(capacity=capacity, profiles=tuple(profiles))
+        ready = frozenset(row.service for row in rows if row.drives and row.ready)
+        return LiveServices(capacity=capacity, ready=ready, profiles=tuple(profiles))
 
     return await transact(work)
 
@@ -101,7 +104,9 @@ async def claim_in(
     claimed = Claims(result.mappings(), looked=len(lanes))
     headless = sorted(set(lanes) - {row["lane_id"] for row in claimed})
     if headless:
-        await connection.execute(SQL["settle_headless_lanes"], {"lanes": headless, "ageing_s": terms.ageing_s})
+        given = {"lanes": headless, "ageing_s": terms.ageing_s}
+        settled = (await connection.execute(SQL["settle_headless_lanes"], given)).scalars()
+        claimed.handed_to = frozenset(settled) - {None}
     return claimed
 
 

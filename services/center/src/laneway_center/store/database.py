@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from laneway_shared.errors import LanewayError
 ResultT = TypeVar("ResultT")
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_S = 30
+COLLIDED_PAUSE_S = 0.01, 0.06
 MOVES_AT_ONCE = 5  # how often a transaction follows rows that move before it takes a break
 _DEADLOCK, _SERIALIZATION = "40P01", "40001"
 _REFUSED = ("28", "3D000")  # SQLSTATEs: authorization, no such database
@@ -163,17 +165,28 @@ async def transact(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
         DatabaseAwayError: PostgreSQL can't be reached.
     """
     try:
-        async for attempt in stamina.retry_context(
-            on=_is_collision, attempts=8, wait_initial=0.01, wait_jitter=0.05, wait_max=0.5, timeout=None
-        ):
-            with attempt:
-                return await _where_rows_are(work)
+        try:
+            return await _where_rows_are(work)
+        except Exception as error:
+            if not _is_collision(error):
+                raise
+        await asyncio.sleep(random.uniform(*COLLIDED_PAUSE_S))  # noqa: S311 - who collided shall not meet again
+        return await _again(work)
     except Exception as error:
         if is_refused(error):
             raise DatabaseRefusedError.because(error) from error
         if is_away(error) or _is_collision(error):  # collisions without end: it is busy beyond use
             raise DatabaseAwayError from error
         raise
+
+
+async def _again(work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    # not for the first try, which as a rule is the only one: this machinery costs as much as a statement
+    async for attempt in stamina.retry_context(
+        on=_is_collision, attempts=7, wait_initial=0.02, wait_jitter=0.05, wait_max=0.5, timeout=None
+    ):
+        with attempt:
+            return await _where_rows_are(work)
     raise AssertionError("unreachable: stamina either returns or raises")
 
 

@@ -66,9 +66,19 @@ async def known_bodies(connection: AsyncConnection, keys: Sequence[Key]) -> dict
     return {(row.tenant_id, row.command_id): row.body_hash.hex() for row in found}
 
 
-async def scopes(connection: AsyncConnection, places: Sequence[tuple[int, int, int]]) -> list[RowMapping]:
-    """What the registry says about each (tenant, device, point), in order, with the database's clock."""
-    rows = [{"n": n, "tenant_id": t, "device_id": d, "point_id": p} for n, (t, d, p) in enumerate(places)]
+@dataclass(frozen=True)
+class Asked:
+    """What a submit asks for, as far as the tables know of it."""
+
+    tenant_id: int
+    command_id: str | None  # None: such an id has never been used before
+    device_id: int
+    point_id: int
+
+
+async def scopes(connection: AsyncConnection, asked: Sequence[Asked]) -> list[RowMapping]:
+    """What the registry says about each, in order, the command's body if it is known, and the database's clock."""
+    rows = [{"n": n} | vars(each) for n, each in enumerate(asked)]
     found = await connection.execute(SQL["intake_scope"], {"rows": to_json(rows)})
     return list(found.mappings())
 

@@ -31,7 +31,7 @@ class Applied:
 
     changes: tuple[Change, ...]
     orphans: tuple[int, ...]
-    lanes_ready: bool
+    ready: frozenset[str] | None  # driver services at which some lane can send now; None: whichever has one waiting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,10 @@ async def apply(engine: AsyncEngine, items: Sequence[Item], terms: JudgeTerms) -
             rows = LockedRows(connection, terms.grace)
             await rows.lock([item.subject for item in items])
             orphans = [n for n, item in enumerate(items) if not _judge(rows, item, terms)]
-            lanes_ready = await rows.write()
+            ready = await rows.write()
             if orphans:
                 orphans = await _note_late(connection, items, orphans, rows, terms)
-            return Applied(changes=tuple(rows.changes), orphans=tuple(orphans), lanes_ready=lanes_ready)
+            return Applied(changes=tuple(rows.changes), orphans=tuple(orphans), ready=ready)
 
     return await transact(work)
 

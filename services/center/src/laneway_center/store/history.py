@@ -132,13 +132,13 @@ class ArchivedRows(LockedRows):
         for row in found.mappings():
             self._add(row)
 
-    async def write(self) -> bool:
+    async def write(self) -> frozenset[str] | None:
         """Write the lines. No lane has to do with it."""
         if self._events:
             ended = {pk: command.row["finished_at"] for pk, command in self._by_id.items()}
             lines = [event | {"finished_at": ended[event["command_pk"]]} for event in self._events]
             await self._connection.execute(SQL["write_archived_events"], {"rows": to_json(lines)})
-        return False
+        return frozenset()
 
     def _keep_books(self, command: LockedCommand, old: Snapshot, new: Snapshot) -> None:
         raise TransitionRefusedError(

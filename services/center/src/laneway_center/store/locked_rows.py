@@ -47,6 +47,7 @@ class Change:
     intent_key: str | None
     accepted_at: datetime
     at: datetime
+    driver: str
     freed_after: timedelta | None  # since the claim, where it gave its lane back
 
     @property
@@ -89,19 +90,15 @@ class LockedRows:
         """Lock the lanes and commands these are about. In statements of their own: each sees what the wait let by."""
         named = {(s.tenant_id, s.command_id) for s in subjects if s.command_id is not None}
         unnamed = {(s.tenant_id, s.device_sn) for s in subjects if s.command_id is None}
-        lane_ids: set[int] = set()
-        command_ids: set[int] = set()
-        if named:
-            rows = to_json([{"tenant_id": tenant, "command_id": command} for tenant, command in named])
-            for found in await self._connection.execute(SQL["subjects_of_evidence"], {"rows": rows}):
-                lane_ids.add(found.lane_id)
-                command_ids.add(found.id)
+        devices: list[int] = []  # their lanes
         if unnamed:
             rows = to_json([{"tenant_id": tenant, "device_sn": sn} for tenant, sn in unnamed])
-            lane_ids.update((await self._connection.execute(SQL["lanes_of_devices"], {"rows": rows})).scalars())
-        lanes = await self._connection.execute(SQL["lock_lanes"], {"lanes": sorted(lane_ids)})
-        self._lanes = {lane["lane_id"]: dict(lane) for lane in lanes.mappings()}
-        command_ids |= {lane["holder_id"] for lane in self._lanes.values() if lane["holder_id"] is not None}
+            devices += (await self._connection.execute(SQL["lanes_of_devices"], {"rows": rows})).scalars()
+        rows = to_json([{"tenant_id": tenant, "command_id": command} for tenant, command in named])
+        locked = await self._connection.execute(SQL["lock_subjects"], {"rows": rows, "lanes": devices})
+        self._lanes = {lane["lane_id"]: dict(lane) for lane in locked.mappings()}
+        command_ids = {lane["holder_id"] for lane in self._lanes.values() if lane["holder_id"] is not None}
+        command_ids.update(*(lane.pop("commands") or () for lane in self._lanes.values()))
         commands = await self._connection.execute(SQL["commands_of_evidence"], {"commands": sorted(command_ids)})
         for row in commands.mappings():
             self._add(row)
@@ -224,40 +221,43 @@ class LockedRows:
                     intent_key=command.row["intent_key"],
                     accepted_at=command.row["create_time"],
                     at=self.now,
+                    driver=command.row["driver"],
                     freed_after=freed_after,
                 )
             )
 
-    async def write(self) -> bool:
-        """Write everything back; True when some lane can send now, or a driver service has room again.
+    async def write(self) -> frozenset[str] | None:
+        """Write everything back; returns the driver services at which a lane can send now.
+
+        None: wherever one waits, it can: a driver service has room again.
 
         Raises:
             TransitionRefusedError: a row changed under its lock.
         """
         touched = [command for command in self._by_id.values() if command.touched]
-        if touched:
-            rows = [_written(command, self.now) for command in touched]
-            result = await self._connection.execute(SQL["write_judged"], {"rows": to_json(rows)})
-            if result.rowcount != len(rows):
-                raise TransitionRefusedError(f"{len(rows) - result.rowcount} of {len(rows)} rows slipped their lock")
         lanes = [self._lanes[lane_id] for lane_id in sorted(self._changed_lanes)]
-        ready = False
+        ready: set[str] = set()
         for lane in lanes:
             if lane["holder_id"] is None and lane["state"] != "busy":
                 if lane["state"] == "idle" and lane["depth"] > 0:
                     lane["ready_at"] = self.now
                 lane["state"] = "ready" if lane["depth"] > 0 else "idle"
-            ready = ready or (lane["state"] == "ready" and lane["ready_at"] <= self.now)
-        if lanes:
-            await self._connection.execute(SQL["write_lanes"], {"rows": to_json(lanes)})
-        if self._events:
-            await self._connection.execute(SQL["write_events"], {"rows": to_json(self._events)})
-        ready = ready or any(change.left_the_road for change in self.changes)
+            if lane["state"] == "ready" and lane["ready_at"] <= self.now:
+                ready.add(lane["driver"])
+        if touched or lanes or self._events:
+            await self._write_back([_written(command, self.now) for command in touched], lanes)
         ends = [_dead_end(command) for command in touched if _reached_dead_end(command)]
         if ends:
             rows = [{"n": n, "at": self.now} | end for n, end in enumerate(ends)]
             await self._connection.execute(SQL["write_dead_ends"], {"rows": to_json(rows)})
-        return ready
+        roomier = {change.driver for change in self.changes if change.left_the_road}
+        return frozenset(ready) if roomier <= ready else None
+
+    async def _write_back(self, commands: list[dict[str, Any]], lanes: list[dict[str, Any]]) -> None:
+        given = {"commands": to_json(commands), "lanes": to_json(lanes), "events": to_json(self._events)}
+        written = (await self._connection.execute(SQL["write_back"], given)).scalar_one()
+        if written != len(commands):
+            raise TransitionRefusedError(f"{len(commands) - written} of {len(commands)} rows slipped their lock")
 
 
 def _reached_dead_end(command: LockedCommand) -> bool:

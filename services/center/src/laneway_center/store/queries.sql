@@ -14,8 +14,10 @@ CROSS JOIN LATERAL (SELECT c.tenant_id, c.command_id, c.body_hash FROM point_com
 
 -- name: intake_scope
 -- Everything a submit is checked against, per row, and the database's clock. Policies as point, lane, device and
--- driver say (laneway_center.policies.LEVELS).
+-- driver say (laneway_center.policies.LEVELS). The hash of the body that a known command came with, as known_commands.
 SELECT r.n, clock_timestamp() AS now,
+       (SELECT c.body_hash FROM point_command c
+        WHERE c.command_id = r.command_id AND c.tenant_id + 0 = r.tenant_id OFFSET 0) AS known_body,
        d.device_id IS NOT NULL AS device_known, d.enabled AS device_enabled, d.device_sn, d.driver, d.profile,
        d.lane_key, l.lane_id, l.placement,
        p.point_id IS NOT NULL AS point_known, p.enabled AS point_enabled, p.name AS point, p.access, p.value_type,
@@ -30,7 +32,8 @@ SELECT r.n, clock_timestamp() AS now,
        v.enabled AS driver_enabled, v.waiting_limit,
        EXISTS (SELECT FROM driver_instance i
                WHERE i.service = d.driver AND i.kind = 'driver' AND i.state = 'online') AS driver_online
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(n int, tenant_id bigint, device_id bigint, point_id bigint)
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
+  n int, tenant_id bigint, command_id uuid, device_id bigint, point_id bigint)
 LEFT JOIN LATERAL (SELECT * FROM device d
                    WHERE d.tenant_id = r.tenant_id AND d.device_id = r.device_id OFFSET 0) d ON true
 LEFT JOIN LATERAL (SELECT * FROM point p WHERE p.tenant_id = r.tenant_id AND p.device_id = r.device_id
@@ -55,9 +58,7 @@ CROSS JOIN LATERAL (SELECT l.lane_id FROM lane l
 
 -- name: lock_lanes
 -- Lanes about to be written, in lane_id order: the order of every writer.
-SELECT l.lane_id, l.tenant_id, l.lane_key, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_holds,
-       l.last_priority, l.placement
-FROM lane l WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) ORDER BY l.lane_id FOR UPDATE;
+SELECT {lane_columns} FROM lane l WHERE l.lane_id = ANY(CAST(:lanes AS bigint[])) ORDER BY l.lane_id FOR UPDATE;
 
 -- name: live_intents
 -- Open commands of these intents, oldest first. Their lanes are locked: none comes or goes.
@@ -149,9 +150,13 @@ FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(lane_id bigint, n int)
 WHERE l.lane_id = r.lane_id;
 
 -- name: live_services
--- Driver services with live instances and their capacity; profiles with a live ack-listener.
+-- Driver services with live instances, their capacity, and whether some lane of theirs could send; profiles with a
+-- live ack-listener.
 SELECT i.service, sum(i.capacity) FILTER (WHERE i.kind = 'driver')::int AS capacity,
        bool_or(i.kind = 'driver') AS drives,
+       EXISTS (SELECT FROM lane l
+               WHERE l.driver = i.service AND l.state = 'ready' AND l.ready_at <= (SELECT clock_timestamp())
+                 AND l.operator_hold IS NULL AND l.review_holds = 0) AS ready,
        array_agg(DISTINCT p.profile) FILTER (WHERE p.profile IS NOT NULL) AS profiles
 FROM driver_instance i LEFT JOIN LATERAL unnest(i.profiles) AS p(profile) ON i.kind = 'ack-listener'
 WHERE i.state = 'online'
@@ -225,6 +230,7 @@ FROM claimed c;
 -- name: settle_headless_lanes
 -- Locked lanes of which nothing was sent: idle if nothing waits; else they follow their head's device to its driver,
 -- and are looked at again soon, or when their next one may be visible. The head is the one that a claim takes.
+-- Returns the driver services at which they can be sent now.
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS at)
 UPDATE lane x SET
   depth = CASE WHEN w.waits THEN x.depth ELSE 0 END,
@@ -252,7 +258,8 @@ FROM (
                      WHERE d.tenant_id = f.tenant_id AND d.device_id = f.device_id OFFSET 0) d ON true
   WHERE l.lane_id = ANY(CAST(:lanes AS bigint[]))
 ) w
-WHERE x.lane_id = w.lane_id;
+WHERE x.lane_id = w.lane_id
+RETURNING CASE WHEN x.ready_at <= w.now THEN x.driver END AS driver;
 
 -- name: stray_lanes
 -- Lanes that could send, at drivers without a live instance: their next one may be at another driver.
@@ -282,11 +289,19 @@ sent AS (
 INSERT INTO point_command_event (command_pk, at, from_status, to_status, attempt, kind, note)
 SELECT id, at, 'DISPATCHING', 'SENT', attempt, 'CONFIRMED', 'the broker has it' FROM sent;
 
--- name: subjects_of_evidence
--- Where the commands are that evidence names (a device's answer names no tenant).
-SELECT c.id, c.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
-CROSS JOIN LATERAL (SELECT x.id, x.lane_id FROM point_command x
-  WHERE x.command_id = r.command_id AND (r.tenant_id IS NULL OR x.tenant_id = r.tenant_id) OFFSET 0) c;
+-- name: lock_subjects
+-- Lock, one after the other in lane_id order, the lanes of the commands that evidence names (a device's answer names no
+-- tenant) and these other lanes; with the row ids of those commands, which never change their lanes.
+SELECT l.*, a.commands
+FROM (
+  SELECT s.lane_id, array_agg(s.id) FILTER (WHERE s.id IS NOT NULL) AS commands FROM (
+    SELECT c.id, c.lane_id FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(tenant_id bigint, command_id uuid)
+    CROSS JOIN LATERAL (SELECT x.id, x.lane_id FROM point_command x
+      WHERE x.command_id = r.command_id AND (r.tenant_id IS NULL OR x.tenant_id = r.tenant_id) OFFSET 0) c
+    UNION ALL
+    SELECT NULL, x FROM unnest(CAST(:lanes AS bigint[])) AS x) s
+  GROUP BY s.lane_id ORDER BY s.lane_id) a
+CROSS JOIN LATERAL (SELECT {lane_columns} FROM lane l WHERE l.lane_id = a.lane_id FOR UPDATE) l;
 
 -- name: lanes_of_devices
 -- The lanes of devices that answer without naming a command.
@@ -300,7 +315,7 @@ SELECT clock_timestamp() AS now, c.id, c.tenant_id, c.command_id::text AS comman
        c.attempts_spent, c.max_attempts, c.retry_safety, c.gate, c.retry, c.ack_expected, c.ack_timeout_ms, c.seq,
        c.expire_at, c.start_by, c.quiet_at, c.started, c.unknown, c.letter, c.called, c.may_have_run, c.absent,
        c.ack_due_at, c.due_at, c.next_visible_at, c.response_value, c.error_code, c.error_message, c.create_time,
-       c.claimed_at, c.device_id, c.intent_key, c.review_hold, c.review_policy, c.priority,
+       c.claimed_at, c.device_id, c.driver, c.intent_key, c.review_hold, c.review_policy, c.priority,
        c.retry = 'relaxed' AND c.intent_key IS NOT NULL AND EXISTS (
          SELECT FROM point_command n WHERE n.lane_id = c.lane_id AND n.device_id = c.device_id
            AND n.intent_key = c.intent_key AND n.finished_at IS NULL AND n.id > c.id) AS overtaken,
@@ -308,42 +323,44 @@ SELECT clock_timestamp() AS now, c.id, c.tenant_id, c.command_id::text AS comman
 FROM point_command c WHERE c.id = ANY(CAST(:commands AS bigint[]))
 ORDER BY c.id FOR UPDATE OF c;
 
--- name: write_judged
--- Write back what was judged. The guard repeats the allowed sources; a row that slipped is counted by the caller.
-UPDATE point_command c SET
-  status = r.status, attempts_spent = r.attempts_spent, started = r.started, unknown = r.unknown, letter = r.letter,
-  called = r.called, may_have_run = r.may_have_run, absent = r.absent, ack_due_at = r.ack_due_at, due_at = r.due_at,
-  next_visible_at = r.next_visible_at, response_value = r.response_value, error_code = r.error_code,
-  error_message = r.error_message, seq = r.seq, expire_at = r.expire_at,
-  review_hold = r.review_hold,
-  started_at = CASE WHEN r.started THEN COALESCE(c.started_at, r.at) ELSE c.started_at END,
-  finished_at = CASE WHEN r.final THEN r.at END,
-  update_time = r.at
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
-  id bigint, status text, allowed text[], attempt int, attempts_spent int, started boolean, unknown boolean,
-  letter text, called boolean, may_have_run boolean, absent boolean, ack_due_at timestamptz, due_at timestamptz,
-  next_visible_at timestamptz, response_value text, error_code text, error_message text, seq bigint,
-  expire_at timestamptz, review_hold boolean, final boolean,
-  at timestamptz)
-WHERE c.id = r.id AND c.attempt = r.attempt AND c.status = ANY(r.allowed);
-
--- name: write_events
--- Timeline rows: every change, and every piece of evidence that changed nothing.
-INSERT INTO point_command_event (command_pk, at, from_status, to_status, attempt, kind, note, detail)
-SELECT r.command_pk, r.at, r.from_status, r.to_status, r.attempt, r.kind, r.note, r.detail
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
-  command_pk bigint, at timestamptz, from_status text, to_status text, attempt int, kind text, note text,
-  detail jsonb, n int)
-ORDER BY r.n;
-
--- name: write_lanes
--- Lanes freed, kept for a retry, or with one waiting command more or less.
-UPDATE lane l SET state = r.state, ready_at = r.ready_at, depth = r.depth, holder_id = r.holder_id,
-  next_seq = r.next_seq, review_holds = r.review_holds, last_priority = r.last_priority
-FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r(
-  lane_id bigint, state text, ready_at timestamptz, depth int, holder_id bigint, next_seq bigint, review_holds int,
-  last_priority smallint)
-WHERE l.lane_id = r.lane_id;
+-- name: write_back
+-- What a transaction has made of its locked rows, in one statement: commands as judged (the guard repeats the allowed
+-- sources; the caller counts whether a row slipped), lanes freed, kept for a retry, or with one waiting command more or
+-- less, and timeline rows: every change, and every piece of evidence that changed nothing.
+WITH judged AS (
+  UPDATE point_command c SET
+    status = r.status, attempts_spent = r.attempts_spent, started = r.started, unknown = r.unknown, letter = r.letter,
+    called = r.called, may_have_run = r.may_have_run, absent = r.absent, ack_due_at = r.ack_due_at, due_at = r.due_at,
+    next_visible_at = r.next_visible_at, response_value = r.response_value, error_code = r.error_code,
+    error_message = r.error_message, seq = r.seq, expire_at = r.expire_at, review_hold = r.review_hold,
+    started_at = CASE WHEN r.started THEN COALESCE(c.started_at, r.at) ELSE c.started_at END,
+    finished_at = CASE WHEN r.final THEN r.at END,
+    update_time = r.at
+  FROM jsonb_to_recordset(CAST(:commands AS jsonb)) AS r(
+    id bigint, status text, allowed text[], attempt int, attempts_spent int, started boolean, unknown boolean,
+    letter text, called boolean, may_have_run boolean, absent boolean, ack_due_at timestamptz, due_at timestamptz,
+    next_visible_at timestamptz, response_value text, error_code text, error_message text, seq bigint,
+    expire_at timestamptz, review_hold boolean, final boolean, at timestamptz)
+  WHERE c.id = r.id AND c.attempt = r.attempt AND c.status = ANY(r.allowed)
+  RETURNING c.id
+),
+opened AS (
+  UPDATE lane l SET state = r.state, ready_at = r.ready_at, depth = r.depth, holder_id = r.holder_id,
+    next_seq = r.next_seq, review_holds = r.review_holds, last_priority = r.last_priority
+  FROM jsonb_to_recordset(CAST(:lanes AS jsonb)) AS r(
+    lane_id bigint, state text, ready_at timestamptz, depth int, holder_id bigint, next_seq bigint, review_holds int,
+    last_priority smallint)
+  WHERE l.lane_id = r.lane_id
+),
+noted AS (
+  INSERT INTO point_command_event (command_pk, at, from_status, to_status, attempt, kind, note, detail)
+  SELECT r.command_pk, r.at, r.from_status, r.to_status, r.attempt, r.kind, r.note, r.detail
+  FROM jsonb_to_recordset(CAST(:events AS jsonb)) AS r(
+    command_pk bigint, at timestamptz, from_status text, to_status text, attempt int, kind text, note text,
+    detail jsonb, n int)
+  ORDER BY r.n
+)
+SELECT count(*) FROM judged;
 
 -- name: take_due
 -- Commands whose bound has passed, for an absence check (attempt 0: never dispatched). Asked again, ever more seldom,

@@ -32,9 +32,15 @@ UNION ALL
  WHERE l.holder_id IS NULL
  ORDER BY GREATEST(0, f.priority - floor(EXTRACT(epoch FROM clock.at - f.update_time) / :ageing_s)), f.seq LIMIT 1)
 """
+# Of a lane l: what whoever locks it needs to know.
+_LANE_COLUMNS = (
+    "l.lane_id, l.tenant_id, l.lane_key, l.state, l.ready_at, l.depth, l.holder_id, l.next_seq, l.review_holds,"
+    " l.last_priority, l.placement, l.driver"
+)
 _PARTS = {
     "{command_columns}": _columns(point_command),
     "{event_columns}": _columns(point_command_event),
+    "{lane_columns}": _LANE_COLUMNS,
     "{head}": _HEAD,
 }
 """What a statement may say instead of naming each column of a table, or a rule, so that it stands once."""
