@@ -36,11 +36,13 @@ LANE_BUSY = Histogram("laneway_lane_busy_seconds", "Claimed to the lane being fr
 QUEUE_DEPTH = Gauge("laneway_queue_depth", "Commands waiting.", ["driver"])
 GLOBAL_DEPTH = Gauge("laneway_global_depth", "Commands waiting, all drivers.")
 LANES = Gauge("laneway_lanes", "Lanes that are not idle.", ["driver", "state"])
-BLOCKED = Gauge("laneway_head_of_line_blocked_seconds", "How long the longest ready lane waits.", ["driver"])
+CLOSED = Gauge("laneway_lanes_closed", "Lanes with waiting commands, closed by an operator or a review.", ["driver"])
+BLOCKED = Gauge("laneway_head_of_line_blocked_seconds", "How long the longest ready, open lane waits.", ["driver"])
 IN_FLIGHT = Gauge("laneway_in_flight", "Commands between claim and hand-over.", ["driver"])
 OLDEST_IN_FLIGHT = Gauge("laneway_oldest_in_flight_seconds", "Since when the oldest of them is.", ["driver"])
 OLDEST_FINAL = Gauge("laneway_oldest_hot_final_seconds", "Since when the oldest final command not yet archived is.")
 REVIEWS = Gauge("laneway_reviews_open", "Commands a person has to decide.")
+DEAD_ENDS = Gauge("laneway_dead_letters_open", "Dead letters nobody has replayed or discarded.")
 INSTANCES = Gauge("laneway_instances_online", "Live instances.", ["service", "kind"])
 CLOCK_OFFSET = Gauge(
     "laneway_driver_clock_offset_seconds", "Largest difference of a live instance's clock.", ["service", "kind"]

@@ -5,6 +5,7 @@ is timed out while its answer waits there. Only what never left is ended here.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
@@ -140,17 +141,20 @@ class Scheduler:
 
     async def _sample(self) -> bool:
         readings = await read_gauges(self._engine)
-        waiting: dict[str, int] = {}
+        waiting, closed = Counter[str](), Counter[str]()
         for row in readings.lanes:
-            waiting[row["driver"]] = waiting.get(row["driver"], 0) + row["waiting"]
+            waiting[row["driver"]] += row["waiting"]
+            closed[row["driver"]] += row["closed"]
         metrics.show(metrics.QUEUE_DEPTH, (((driver,), depth) for driver, depth in waiting.items()))
         metrics.GLOBAL_DEPTH.set(sum(waiting.values()))
+        metrics.show(metrics.CLOSED, (((driver,), lanes) for driver, lanes in closed.items()))
         metrics.show(metrics.LANES, (((row["driver"], row["state"]), row["lanes"]) for row in readings.lanes))
         ready = [row for row in readings.lanes if row["state"] == "ready"]
         metrics.show(metrics.BLOCKED, (((row["driver"],), row["blocked_s"]) for row in ready))
         metrics.show(metrics.IN_FLIGHT, (((row["driver"],), row["in_flight"]) for row in readings.in_flight))
         metrics.show(metrics.OLDEST_IN_FLIGHT, (((row["driver"],), row["oldest_s"]) for row in readings.in_flight))
         metrics.REVIEWS.set(readings.reviews)
+        metrics.DEAD_ENDS.set(readings.dead_ends)
         metrics.OLDEST_FINAL.set(readings.oldest_final_s)
         who = [((row["service"], row["kind"]), row) for row in readings.instances]
         metrics.show(metrics.INSTANCES, ((labels, row["online"]) for labels, row in who))

@@ -18,6 +18,7 @@ class Readings:
     in_flight: Sequence[RowMapping]
     instances: Sequence[RowMapping]
     reviews: int
+    dead_ends: int
     oldest_final_s: float
 
 
@@ -35,6 +36,7 @@ async def read_gauges(engine: AsyncEngine) -> Readings:
                 in_flight=list((await connection.execute(SQL["gauge_in_flight"])).mappings()),
                 instances=list((await connection.execute(SQL["gauge_instances"])).mappings()),
                 reviews=int((await connection.execute(SQL["gauge_reviews"])).scalar_one()),
+                dead_ends=int((await connection.execute(SQL["gauge_dead_ends"])).scalar_one()),
                 oldest_final_s=float((await connection.execute(SQL["gauge_oldest_final"])).scalar_one()),
             )
 
