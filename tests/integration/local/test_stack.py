@@ -119,8 +119,9 @@ async def test_two_stacks_run_side_by_side_and_end_alone(tmp_path: Path, infra: 
 
 def test_given_servers_are_used_and_left_alone(tmp_path: Path, infra: Stack) -> None:
     before = infra.state.read().children
-    with running(Stack(tmp_path, environment=servers_of(infra))) as guest:
-        assert guest.urls == servers_of(infra)
+    given = servers_of(infra) | {MANAGEMENT_URL: infra.urls[MANAGEMENT_URL]}
+    with running(Stack(tmp_path, environment=given)) as guest:
+        assert guest.urls == given
         assert guest.state.read().children == {}
     assert infra.state.read().children == before
     assert not {"rabbitmq", "postgres", "mosquitto"} & set(infra.missing())

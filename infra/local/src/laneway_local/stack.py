@@ -50,7 +50,8 @@ class Stack:
     """The stack whose state lies in `directory`.
 
     Servers named in `environment` by LANEWAY_DATABASE_URL, LANEWAY_AMQP_URL or LANEWAY_MQTT_URL are used as they are,
-    and neither started nor stopped. `durable` False makes PostgreSQL quicker and unsafe against power loss.
+    and neither started nor stopped; so is the management API of a given broker, if LANEWAY_RABBITMQ_MANAGEMENT_URL
+    names it. `durable` False makes PostgreSQL quicker and unsafe against power loss.
     Not for two threads at once, except that each may act on services of its own once all have been started; `held`
     keeps other processes out.
     """
@@ -64,6 +65,7 @@ class Stack:
         self.mosquitto = mosquitto.Mosquitto(self.directory, self.state, self.processes)
         self._started: dict[str, tuple[Service, dict[str, str]]] = {}
         self._given = {name: environment[name] for name in _DEFAULT_PORTS if environment.get(name)}
+        self._given_management = environment.get(MANAGEMENT_URL)
 
     @property
     def servers(self) -> dict[str, Server]:
@@ -105,6 +107,8 @@ class Stack:
         urls = self._given | {name: server.url for name, server in self.servers.items()}
         if AMQP_URL in self.servers:
             urls[MANAGEMENT_URL] = self.rabbitmq.management_url
+        elif self._given_management:
+            urls[MANAGEMENT_URL] = self._given_management
         self.state.change(urls=self.urls | urls)
 
     def migrate(self, **settings: str) -> None:
