@@ -16,6 +16,7 @@ from laneway_center import following
 from laneway_center.api import streams
 from laneway_center.app import Center, build_app
 from laneway_center.settings import CenterSettings
+from laneway_center.store.commands import get_command
 from laneway_center.wakeups import FOLLOWED, MOVED, Wakeups
 from laneway_shared.broker import Outgoing, declare
 from laneway_shared.lifecycle import ResultKind
@@ -252,6 +253,22 @@ async def test_more_than_may_wait_are_refused(system: System, monkeypatch: pytes
         assert (refused.status_code, refused.json()["code"]) == (503, "TOO_MANY_FOLLOWERS")
         assert refused.headers["retry-after"] == "1"
     assert (await system.client.get(f"/commands/{one}")).status_code == 200
+    await system.tell(one, K.SUCCESS)
+    assert (await waiting).json()["final"]
+
+
+async def test_whoever_finds_room_in_the_end_waits(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await system.sent()
+    most = following.MOST
+    monkeypatch.setattr(following, "MOST", 0)
+
+    async def meanwhile_somebody_leaves(*asked: Any) -> Any:
+        monkeypatch.setattr(following, "MOST", most)
+        return await get_command(*asked)
+
+    monkeypatch.setattr(streams, "get_command", meanwhile_somebody_leaves)
+    waiting = asyncio.ensure_future(system.client.get(f"/commands/{one}?wait=10"))
+    await until_followed(system)
     await system.tell(one, K.SUCCESS)
     assert (await waiting).json()["final"]
 
