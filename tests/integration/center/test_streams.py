@@ -131,7 +131,7 @@ async def lines(answer: httpx.Response) -> AsyncIterator[tuple[str, str | None, 
 async def test_waiting_answers_when_it_ends_by_a_wake_up_from_another_process(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(following.Followers, "looked", lambda *_: None)
     one = await system.sent()
     began = time.monotonic()
     waiting = asyncio.ensure_future(system.client.get(f"/commands/{one}?wait=15"))
@@ -145,6 +145,28 @@ async def test_waiting_answers_when_it_ends_by_a_wake_up_from_another_process(
     again = time.monotonic()
     assert (await system.client.get(f"/commands/{one}?wait=15")).json()["final"]
     assert time.monotonic() - again < 5, "it is final already"
+
+
+async def test_an_end_between_the_look_and_the_wait_is_not_missed(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following.Followers, "looked", lambda *_: None)
+    one = await system.sent()
+
+    async def and_then_it_ends(*asked: Any) -> Any:
+        monkeypatch.setattr(streams, "get_command", get_command)
+        row = await get_command(*asked)
+        await heard_elsewhere(system)
+        [follower] = system.followers._all()
+        await system.tell(one, K.SUCCESS)
+        async with asyncio.timeout(BOUND_S):
+            await follower.news.wait()
+        return row
+
+    monkeypatch.setattr(streams, "get_command", and_then_it_ends)
+    began = time.monotonic()
+    assert (await system.client.get(f"/commands/{one}?wait=15")).json()["final"]
+    assert time.monotonic() - began < 14
 
 
 async def heard_elsewhere(system: System) -> None:
