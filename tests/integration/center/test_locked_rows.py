@@ -7,7 +7,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from laneway_center.store.claims import ClaimTerms, claim_in
-from laneway_center.store.locked_rows import LockedRows, Subject
+from laneway_center.store.locked_rows import LockedRows, Subject, TransitionRefusedError
+from laneway_center.store.withdrawals import CANCELLED, withdraw
 from support.lanes import GRACE, claims, lane_of
 from support.stored import ids, rows, store, submission
 
@@ -102,3 +103,27 @@ async def test_nothing_to_lock_is_nothing_written(engine: AsyncEngine, subjects:
         made = await locked(connection, *subjects)
         assert made.ids == []
         assert await made.write() == frozenset()
+
+
+async def test_a_row_that_slips_its_lock_stops_everything(engine: AsyncEngine) -> None:
+    _, [device] = await lane_of(engine)
+    [one] = ids(await store(engine, submission(device)))
+
+    async def judge_it() -> None:
+        async with engine.begin() as connection:
+            made = await locked(connection, Subject(tenant_id=1, command_id=one))
+            command = made.find(Subject(tenant_id=1, command_id=one))
+            assert command is not None
+            withdraw(made, command, CANCELLED, {})
+            await connection.execute(text("UPDATE point_command SET attempt = 1 WHERE command_id = :c"), {"c": one})
+            await made.write()
+
+    with pytest.raises(TransitionRefusedError):
+        await judge_it()
+    [row] = await rows(
+        engine,
+        "SELECT c.status, l.depth, (SELECT count(*) FROM point_command_event e WHERE e.command_pk = c.id) AS lines"
+        " FROM point_command c JOIN lane l USING (lane_id) WHERE c.command_id = :c",
+        c=one,
+    )
+    assert (row.status, row.depth, row.lines) == ("PENDING", 1, 1)
