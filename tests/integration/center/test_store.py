@@ -290,6 +290,25 @@ async def test_a_silent_instance_is_offline_only_while_somebody_listens(engine: 
     assert ids(await store(engine, submission(device)))
 
 
+async def test_each_of_a_group_gets_its_own_answer_whatever_stands_beside_it(engine: AsyncEngine) -> None:
+    driver, [device] = await lane_of(engine)
+    known, new, unfit, made_here = (submission(device), submission(device, "2"), submission(device, "1000"),
+                                    submission(device, "3", id_made_here=True))  # fmt: skip
+    await store(engine, known)
+    answers = await store(
+        engine,
+        replace(new, body_hash="00"), unfit, known, replace(known, body_hash="00"), new, unfit, replace(known),
+        replace(unfit, body_hash="00"), made_here, replace(new, tenant_id=2), replace(new, body_hash="00"),
+    )  # fmt: skip
+    said = [(a.created if isinstance(a, Accepted) else a.code) for a in answers]
+    assert said == [
+        True, "VALUE_REFUSED", False, "COMMAND_ID_REUSED", "COMMAND_ID_REUSED", "VALUE_REFUSED", False,
+        "COMMAND_ID_REUSED", True, "DEVICE_UNKNOWN", False,
+    ]  # fmt: skip
+    assert len(await claims(engine, driver)) == 1
+    await books_balance(engine)
+
+
 async def test_a_known_command_is_shown_also_when_its_driver_is_offline(engine: AsyncEngine) -> None:
     driver, [device] = await lane_of(engine)
     same = submission(device)

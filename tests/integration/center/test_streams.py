@@ -16,6 +16,7 @@ from laneway_center import following
 from laneway_center.api import streams
 from laneway_center.app import Center, build_app
 from laneway_center.settings import CenterSettings
+from laneway_center.store.commands import get_command
 from laneway_center.wakeups import FOLLOWED, MOVED, Wakeups
 from laneway_shared.broker import Outgoing, declare
 from laneway_shared.lifecycle import ResultKind
@@ -130,7 +131,7 @@ async def lines(answer: httpx.Response) -> AsyncIterator[tuple[str, str | None, 
 async def test_waiting_answers_when_it_ends_by_a_wake_up_from_another_process(
     system: System, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(following.Followers, "looked", lambda *_: None)
     one = await system.sent()
     began = time.monotonic()
     waiting = asyncio.ensure_future(system.client.get(f"/commands/{one}?wait=15"))
@@ -144,6 +145,28 @@ async def test_waiting_answers_when_it_ends_by_a_wake_up_from_another_process(
     again = time.monotonic()
     assert (await system.client.get(f"/commands/{one}?wait=15")).json()["final"]
     assert time.monotonic() - again < 5, "it is final already"
+
+
+async def test_an_end_between_the_look_and_the_wait_is_not_missed(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following.Followers, "looked", lambda *_: None)
+    one = await system.sent()
+
+    async def and_then_it_ends(*asked: Any) -> Any:
+        monkeypatch.setattr(streams, "get_command", get_command)
+        row = await get_command(*asked)
+        await heard_elsewhere(system)
+        [follower] = system.followers._all()
+        await system.tell(one, K.SUCCESS)
+        async with asyncio.timeout(BOUND_S):
+            await follower.news.wait()
+        return row
+
+    monkeypatch.setattr(streams, "get_command", and_then_it_ends)
+    began = time.monotonic()
+    assert (await system.client.get(f"/commands/{one}?wait=15")).json()["final"]
+    assert time.monotonic() - began < 14
 
 
 async def heard_elsewhere(system: System) -> None:
@@ -252,6 +275,22 @@ async def test_more_than_may_wait_are_refused(system: System, monkeypatch: pytes
         assert (refused.status_code, refused.json()["code"]) == (503, "TOO_MANY_FOLLOWERS")
         assert refused.headers["retry-after"] == "1"
     assert (await system.client.get(f"/commands/{one}")).status_code == 200
+    await system.tell(one, K.SUCCESS)
+    assert (await waiting).json()["final"]
+
+
+async def test_whoever_finds_room_in_the_end_waits(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = await system.sent()
+    most = following.MOST
+    monkeypatch.setattr(following, "MOST", 0)
+
+    async def meanwhile_somebody_leaves(*asked: Any) -> Any:
+        monkeypatch.setattr(following, "MOST", most)
+        return await get_command(*asked)
+
+    monkeypatch.setattr(streams, "get_command", meanwhile_somebody_leaves)
+    waiting = asyncio.ensure_future(system.client.get(f"/commands/{one}?wait=10"))
+    await until_followed(system)
     await system.tell(one, K.SUCCESS)
     assert (await waiting).json()["final"]
 

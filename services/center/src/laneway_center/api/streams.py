@@ -60,9 +60,9 @@ async def wait_for_end(doors: Behind, tenant_id: int, command_id: str, timeout_s
     followers = doors.wakeups.followers
     if followers.full:
         row = await within(get_command(doors.engine, tenant_id, command_id))
-        if row is not None and row["status"] not in FINAL:
-            _check_room(doors)
-        return row
+        if row is None or row["status"] in FINAL:
+            return row
+        _check_room(doors)
     row = None
     with followers.follow(command_id, ends_only=True) as follower:  # before the look: an end in between wakes
         while True:

@@ -93,15 +93,16 @@ class Dispatcher:
             log.exception("dispatch.refused")  # a bug; what can be sent is sent, this is tried again
             await asyncio.sleep(REFUSED_PAUSE_S)
         else:
-            poll_s = self._settings.dispatch_poll_s
-            woken = self._wakeups.woken() if more else await self._wakeups.wait(poll_s)
+            all_due = self._all_looked_at + self._settings.dispatch_poll_s
+            woken = self._wakeups.woken() if more else await self._wakeups.wait(max(all_due - time.monotonic(), 0))
             # lanes become ready by the passing of time as well, and a wake-up may be lost
-            if woken is not None and time.monotonic() < self._all_looked_at + poll_s:
+            if woken is not None and time.monotonic() < all_due:
                 self._wanted = woken | more
 
     async def _round(self, sending: asyncio.TaskGroup, wanted: frozenset[str] | None) -> frozenset[str]:
         """Claim once at each of these driver services; returns those that may have more right now."""
         if not self._publisher.connected or self._publisher.blocked:
+            self._all_looked_at = time.monotonic()  # as far as that is possible
             return frozenset()
         live = await self._live_services(anew=wanted is None)
         more: set[str] = set()
@@ -132,7 +133,7 @@ class Dispatcher:
             self._live = await live_services(self._engine)
             self._live_until = began + LIVE_FOR_S
         if anew:
-            self._all_looked_at = began
+            self._all_looked_at = time.monotonic()
         return self._live
 
     @staticmethod

@@ -154,9 +154,10 @@ WHERE l.lane_id = r.lane_id;
 -- live ack-listener.
 SELECT i.service, sum(i.capacity) FILTER (WHERE i.kind = 'driver')::int AS capacity,
        bool_or(i.kind = 'driver') AS drives,
-       EXISTS (SELECT FROM lane l
-               WHERE l.driver = i.service AND l.state = 'ready' AND l.ready_at <= (SELECT clock_timestamp())
-                 AND l.operator_hold IS NULL AND l.review_holds = 0) AS ready,
+       -- the first of its index; the planner would rather read the table for an EXISTS once much of it is ready
+       COALESCE((SELECT min(l.ready_at) FROM lane l
+                 WHERE l.driver = i.service AND l.state = 'ready' AND l.operator_hold IS NULL AND l.review_holds = 0)
+                <= clock_timestamp(), false) AS ready,
        array_agg(DISTINCT p.profile) FILTER (WHERE p.profile IS NOT NULL) AS profiles
 FROM driver_instance i LEFT JOIN LATERAL unnest(i.profiles) AS p(profile) ON i.kind = 'ack-listener'
 WHERE i.state = 'online'
