@@ -439,7 +439,8 @@ async def test_books_balance_after_a_thousand_random_acts(engine: AsyncEngine) -
     for _ in range(250):
         await asyncio.gather(*(act() for _ in range(4)))
     await books_balance(engine)
-    over = await rows(engine, "SELECT * FROM lane WHERE driver = :d AND depth > 15", d=driver)
+    # the one in flight may come back for its next try after a submit has taken its place: it is not given up
+    over = await rows(engine, "SELECT * FROM lane WHERE driver = :d AND depth > 15 + 1", d=driver)
     assert over == []
     gone = await rows(
         engine, "SELECT DISTINCT error_code FROM point_command WHERE driver = :d AND status = 'SUPERSEDED'", d=driver
